@@ -1,6 +1,6 @@
 """What every test may ask for. The databases themselves are in tests/support.
 
-store_url      an empty database, once SQLite and once PostgreSQL (marked ``pg_versions``: on each server here)
+store_url      an empty database, once SQLite and once PostgreSQL (if ``pg_versions``: on each server here)
 sqlite_url     an empty SQLite file
 pg_url         an empty schema on PostgreSQL
 pg_server      the server behind pg_url, shared by the run: never stop it

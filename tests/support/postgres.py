@@ -1,9 +1,9 @@
 """Private PostgreSQL servers for the tests: found, started, stopped, and never left behind.
 
 A server lives in a temporary directory, listens on 127.0.0.1 and a free port, and belongs to an unprivileged
-user when the tests run as root, because PostgreSQL refuses root. A `Guard`, a small shell that waits for the death
-of the process that made it, stops what is still running and removes the directory: an interrupted run leaves
-nothing behind.
+user when the tests run as root, because PostgreSQL refuses root. A `Guard`, a small shell that waits for the
+death of the process that made it, stops what is still running and removes the directory: an interrupted run
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Server:
             time.sleep(0.1)
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop; ``fast`` ends the sessions and writes a checkpoint, ``immediate`` is a crash of the server."""
+        """Stop; ``fast`` ends the sessions and writes a checkpoint, ``immediate`` a crash of the server."""
         self._control("-m", mode, "-w", "stop")
 
     def restart(self, mode: str = "fast") -> None:
