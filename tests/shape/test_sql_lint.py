@@ -48,8 +48,8 @@ def test_a_claim_in_the_right_form_passes(tmp_path: Path) -> None:
         "SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket LIMIT 2 FOR NO KEY UPDATE SKIP LOCKED)",
         "UPDATE fanin.part SET ready = false WHERE bucket = :bucket AND idx IN ("
         "SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket FOR NO KEY UPDATE SKIP LOCKED)",
-        "DELETE FROM fanin.part AS d USING (SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket LIMIT 2) "
-        "AS x WHERE d.bucket = :bucket AND d.idx = x.idx",
+        "DELETE FROM fanin.part AS d USING (SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket "
+        "LIMIT 2) AS x WHERE d.bucket = :bucket AND d.idx = x.idx",
     ],
     ids=["not materialized", "waits", "does not lock", "IN with LIMIT", "IN with a lock", "USING with LIMIT"],
 )
