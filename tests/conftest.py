@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from tests.support import invariants
 from tests.support.databases import SQLITE, postgres_flavours, schema_of_its_own
 from tests.support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.postgres import RUN_VARIABLE, Guard, Server, own_server, shared_server
@@ -101,6 +100,7 @@ def store_url(database: str, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def migrated_url(store_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
     from fanin.stores.migrate import migrate
+    from tests.support import invariants
 
     migrate(store_url)
     yield store_url

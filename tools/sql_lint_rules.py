@@ -57,13 +57,13 @@ def lint_room(path: Path, tables: set[str]) -> tuple[list[Finding], int]:
         if count > 1 or (only and any(t.name == name and t.only is None for t in texts)):
             findings.append(Finding(path, 1, name, "used", "the name is given twice"))
     sibling = path.with_suffix(".py")
-    used = names_used(sibling) if sibling.exists() else set()
+    written, mentioned = names_used(sibling) if sibling.exists() else (set(), set())
     for text in texts:
-        if text.name not in used:
+        if text.name not in written | mentioned:
             findings.append(
                 Finding(path, text.line, text.name, "used", f"{sibling.name} never says SQL.{text.name}")
             )
-    for name in sorted(used - {t.name for t in texts}):
+    for name in sorted(written - {t.name for t in texts}):
         findings.append(Finding(sibling, 1, name, "used", f"{path.name} has no such statement"))
     return findings, len(texts)
 

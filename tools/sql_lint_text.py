@@ -55,11 +55,26 @@ def cut(path: Path) -> list[Text]:
     return found
 
 
-def names_used(path: Path) -> set[str]:
-    """The names that a room's Python file takes from its SQL: ``SQL.name``."""
-    tree = ast.parse(path.read_text("utf-8"))
-    return {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "SQL"
-    }
+def names_used(path: Path) -> tuple[set[str], set[str]]:
+    """The names that a room's Python file takes as ``SQL.name``, and those it may take by getattr.
+
+    The second are the strings of a file that does so, as in a table from name to sentence.
+    """
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    written = {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_room(node.value)}
+    if not any(_is_getattr(node) for node in nodes):
+        return written, set()
+    return written, {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def _is_getattr(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "getattr"
+        and _is_room(node.args[0])
+    )
+
+
+def _is_room(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "SQL"

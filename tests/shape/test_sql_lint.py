@@ -156,6 +156,12 @@ def test_an_unused_statement_and_an_unknown_name_are_caught(tmp_path: Path) -> N
     assert rules(tmp_path, statement("SELECT 1"), python="SQL.other\n") == ["used", "used"]
 
 
+def test_a_statement_taken_by_getattr_is_used_if_its_name_is_written_down(tmp_path: Path) -> None:
+    by_table = "TABLE = {'%s': 'a sentence'}\ndef get(name): return getattr(SQL, name)\n"
+    assert rules(tmp_path, statement("SELECT 1"), python=by_table % "it") == []
+    assert rules(tmp_path, statement("SELECT 1"), python=by_table % "other") == ["used"]
+
+
 def test_a_name_given_twice_is_caught_unless_each_is_for_one_database(tmp_path: Path) -> None:
     once = statement("SELECT 1")
     assert rules(tmp_path, once + once) == ["used"]

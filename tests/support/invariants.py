@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from functools import partial
+
+from fanin.protocol import repair
+from fanin.stores import open_store
 
 
 def violations(url: str) -> list[str]:
     """What ``fanin check`` finds in a database, one line per broken rule; empty when all is well."""
-    if find_spec("fanin.protocol.repair") is None:
-        return []
-    from fanin.protocol import repair
-    from fanin.stores import open_store
-
     store = open_store(url)
     try:
-        return [str(finding) for finding in store.run(repair.check)]
+        return [
+            f"{name}: {sentence} {finding}"
+            for name, sentence in repair.CHECKS.items()
+            for finding in store.run(partial(repair.check, name))
+        ]
     finally:
         store.close()
