@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from tests.support.databases import SQLITE, postgres_flavours, schema_of_its_own
+from tests.support.databases import SQLITE, migrate_database, postgres_flavours, schema_of_its_own
 from tests.support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.postgres import RUN_VARIABLE, Guard, Server, own_server, shared_server
 
@@ -99,10 +99,9 @@ def store_url(database: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def migrated_url(store_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    from fanin.stores.migrate import migrate
     from tests.support import invariants
 
-    migrate(store_url)
+    migrate_database(store_url)
     yield store_url
     if request.node.get_closest_marker("plants_corruption") is None:
         broken = invariants.violations(store_url)

@@ -33,6 +33,22 @@ def schema_of_its_own(server: Server) -> Iterator[str]:
         assert not left, f"transactions were left open in {name}: {left}"
 
 
+def migrate_database(url: str) -> None:
+    """Make fanin's tables in an empty database."""
+    from fanin.stores import migrate, open_store
+
+    if url.startswith("sqlite:"):
+        store = open_store(url)
+        list(store.check())  # the first use of a file makes its tables
+        store.close()
+        return
+    import psycopg
+
+    address, _, schema = url.partition("?fanin_schema=")
+    with psycopg.connect(address, autocommit=True) as connection:
+        migrate.postgres(connection, schema, url)
+
+
 def drop_schema(server: Server, name: str) -> list[str]:
     """Drop a schema. Sessions that hold locks in it are ended, and what they ran last is returned."""
     import psycopg
