@@ -1,3 +1,3 @@
-"""Fan out, fan in, exactly once: durable parallel jobs with a join."""
+"""fanin: fan a job out over workers and join it exactly once."""
 
 __version__ = "0.1.0"

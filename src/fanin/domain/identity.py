@@ -1,0 +1,64 @@
+"""Ids and keys. Whatever happens again must meet itself: no key here contains an attempt.
+
+A job with a request key has an id that follows from the key, a successor one that follows from its parent, step and
+run, so the primary key alone holds the promise "one key, one job".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+import zlib
+
+import uuid_utils
+
+JOB_SPACE = uuid.UUID("6f1d3a52-6b0e-5c55-9d3c-0b8a4c9f7e21")
+
+
+def new_job_id() -> str:
+    """A time-ordered random id (UUIDv7), made by the client before the first try."""
+    return str(uuid_utils.uuid7())
+
+
+def new_claim_id() -> str:
+    """A random id, one per claim call."""
+    return str(uuid.uuid4())
+
+
+def keyed_job_id(key: str) -> str:
+    """The id of the job that was asked for under ``key``."""
+    return str(uuid.uuid5(JOB_SPACE, "key/" + key))
+
+
+def successor_id(job_id: str, step: str, run: int) -> str:
+    """The id of the job that follows run ``run`` of ``job_id`` at ``step``."""
+    return str(uuid.uuid5(JOB_SPACE, f"successor/{job_id}/{step}/{run}"))
+
+
+def finished_key(job_id: str, run: int) -> str:
+    """The one event key of the end of a run, whatever its outcome: two different endings would collide."""
+    return f"job/{job_id}/finished/{run}"
+
+
+def part_key(job_id: str, idx: int) -> str:
+    """The idempotency key of a part: the same on every attempt and in every run."""
+    return f"{job_id}/{idx}"
+
+
+def bucket_of(job_id: str, buckets: int) -> int:
+    """The bucket that holds all rows of a job: a stable hash of its id."""
+    return 0 if buckets == 1 else zlib.crc32(uuid.UUID(job_id).bytes) % buckets
+
+
+def stripe_of(idx: int, stripes: int, run_parts: int) -> int:
+    """The counter slice of a part. Runs of neighbours share one, so that a claimed batch touches few rows."""
+    return (idx // run_parts) % stripes
+
+
+def request_hash(*pieces: bytes) -> hashlib._Hash:
+    """A running SHA-256 over the content of a request, each piece preceded by its length."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(len(piece).to_bytes(8, "big"))
+        digest.update(piece)
+    return digest

@@ -1,0 +1,46 @@
+"""Every bound of the product in one place; the unit stands last in the name."""
+
+from __future__ import annotations
+
+JOB_WIDTH_PARTS = 10_000_000
+"""Parts of one job, unless the application sets a lower ``max_parts``."""
+JOB_DEPTH_LEVELS = 50
+"""How deep a job may stand below the one that was submitted from outside any handler."""
+PAYLOAD_BYTES = 1_000_000
+"""One part's arguments as JSON."""
+RESULT_BYTES = 1_000_000
+"""One part's result as JSON; larger outputs belong in a file whose path is the result."""
+ERROR_BYTES = 16_000
+"""One recorded failure: type, message and traceback as JSON. Longer ones are cut in the middle."""
+CHECKPOINT_BYTES = 1_000_000
+NAME_CHARS = 200
+"""Task, queue and step names, and worker names."""
+KEY_CHARS = 500
+"""A job's request key."""
+ATTEMPTS = 1_000
+"""The allowance that a caller may give to one part."""
+CHUNK_PARTS = 2_000
+"""Parts written by one INSERT."""
+CHUNK_BYTES = 2_000_000
+"""Payload bytes written by one INSERT."""
+SPOOL_BYTES = 16_000_000
+"""Payloads held in memory by a submit before they go to a temporary file."""
+CLAIM_PARTS = 256
+"""Parts taken by one claim."""
+SWEEP_PARTS = 500
+"""Parts abandoned by one sweep transaction."""
+WAKE_PARTS = 1_000
+"""Parts made ready by one wake transaction."""
+REAP_PARTS = 100
+STRIPES = 64
+STRIPE_RUN_PARTS = 64
+"""Neighbouring parts share a stripe, so that a batch of one claim counts down on few rows."""
+LEASE_SECONDS_MIN = 0.5
+LEASE_SECONDS_MAX = 7 * 86_400.0
+DELAY_SECONDS_MAX = 365 * 86_400.0
+"""Back-off, delay and give-up times are cut to a year: no arithmetic on them can overflow."""
+OPEN_SECONDS = 7 * 86_400.0
+"""An open job whose creator never seals it is given up after this."""
+PRIORITY_MAX = 1_000
+TRANSACTION_TRIES = 12
+BUCKETS = 1_024

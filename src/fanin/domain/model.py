@@ -1,0 +1,192 @@
+"""The records that travel between the floors. All are frozen; times are seconds since the epoch, UTC."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+
+class Verdict(Enum):
+    """What became of one report about one part."""
+
+    OK = "ok"
+    """Accepted and counted (or, for a retry or release, recorded)."""
+    LAST = "last"
+    """Accepted, and this very transaction ended the job's run."""
+    REPLAY = "replay"
+    """Said before by the same attempt with the same content; nothing was written."""
+    CONFLICT = "conflict"
+    """Said before by the same attempt with another content; nothing was written."""
+    LOST = "lost"
+    """Another attempt holds or held the part; nothing was written."""
+    CLOSED = "closed"
+    """The job was closed first; nothing was written."""
+    UNKNOWN = "unknown"
+    """There is no such part; nothing was written."""
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """The right to run one part until the lease ends: what a worker holds.
+
+    ``attempt`` is the fencing number (grows by one per claim, never falls); ``claim_id`` is random per claim and
+    makes the token unique even where the database itself goes back in time.
+    """
+
+    bucket: int
+    job_id: str
+    idx: int
+    task: str
+    attempt: int
+    claim_id: str
+    attempts_allowed: int
+    payload: str
+    checkpoint: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.job_id, self.idx)
+
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """What a worker says about a part that it holds.
+
+    ``verb`` is ``succeed``, ``fail`` (for good), ``retry`` (failed for good when no attempt is left) or
+    ``release`` (given back; costs no attempt). ``delay`` in seconds is for ``retry`` and ``release``.
+    """
+
+    claim: Claim
+    verb: str
+    result: str | None = None
+    error: str | None = None
+    delay: float = 0.0
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one report: the verdict, the part's state now, and the attempt that holds it now."""
+
+    verdict: Verdict
+    status: str | None = None
+    attempt: int | None = None
+
+
+class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The successor of a job: one part of ``task``, created by the finish of the job and by nothing else."""
+
+    task: str
+    step: str = "then"
+    queue: str = "default"
+    attempts: int = 3
+    priority: int = 10
+    extra: str | None = None
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """Everything about a job but its parts, as the creator says it."""
+
+    id: str
+    bucket: int
+    task: str
+    queue: str
+    key: str | None = None
+    request_hash: str | None = None
+    priority: int = 0
+    attempts: int = 3
+    stripes: int = 1
+    policy: str = "{}"
+    successor: str | None = None
+    planned: int | None = None
+    give_up_after: float | None = None
+    delay: float = 0.0
+    parent_id: str | None = None
+    root_id: str | None = None
+    step: str | None = None
+    depth: int = 0
+    meta: str | None = None
+
+
+class JobRow(msgspec.Struct, frozen=True):
+    """A job as it stands in the database."""
+
+    id: str
+    bucket: int
+    task: str
+    queue: str
+    key: str | None
+    request_hash: str | None
+    status: str
+    outcome: str | None
+    reason: str | None
+    run: int
+    planned_parts: int | None
+    sealed_parts: int | None
+    open_stripes: int
+    stripes: int
+    turn: int
+    priority: int
+    attempts: int
+    policy: str
+    successor: str | None
+    parent_id: str | None
+    root_id: str | None
+    step: str | None
+    depth: int
+    meta: str | None
+    created_at: float
+    give_up_at: float | None
+    finished_at: float | None
+    succeeded_parts: int | None
+    failed_parts: int | None
+    abandoned_parts: int | None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ("completed", "failed", "cancelled")
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Counts of one job, read from its stripes in constant time. ``remaining`` counts pending and running parts."""
+
+    status: str
+    outcome: str | None
+    run: int
+    total: int
+    remaining: int
+    succeeded: int
+    failed: int
+    abandoned: int
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ("completed", "failed", "cancelled")
+
+    @property
+    def fraction(self) -> float:
+        """The share of parts that have ended, 0 to 1; an ended job without parts counts as 1."""
+        if self.total == 0:
+            return 1.0 if self.ended else 0.0
+        return (self.total - self.remaining) / self.total
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a part has no result. ``status`` is ``failed`` or ``abandoned``."""
+
+    idx: int
+    status: str
+    attempt: int
+    type: str
+    message: str
+    traceback: str = ""
+    payload: Any = None
+
+    def __str__(self) -> str:
+        return f"part {self.idx} {self.status} at attempt {self.attempt}: {self.type}: {self.message}"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One row that breaks an invariant: the invariant's name, its sentence, and the row."""
+
+    check: str
+    sentence: str
+    row: dict[str, Any]

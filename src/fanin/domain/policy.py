@@ -1,0 +1,164 @@
+"""Join policies: pure functions over counts. They say when a job ends early, and how an ended job is called."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import msgspec
+
+from fanin.domain import limits
+from fanin.domain.errors import BadOption
+
+
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the parts' outcomes become the job's.
+
+    The default: all parts must succeed; a failure is judged when every part has ended. ``tolerate`` (a count) and
+    ``tolerate_percent`` allow that many failures. ``fail_fast`` closes the job as soon as more have failed than
+    tolerated; a percentage is judged against the parts that have ended once ``sample`` of them have, else against
+    all. ``quorum`` closes the job as a success once that many parts have succeeded. ``give_up`` says what a passed
+    ``give_up_at`` means: ``proceed`` with what arrived, or ``abandon``.
+    """
+
+    tolerate: int = 0
+    tolerate_percent: float | None = None
+    sample: int | None = None
+    fail_fast: bool = False
+    quorum: int | None = None
+    give_up: str = "abandon"
+
+    @property
+    def judges_failures(self) -> bool:
+        """Whether a failure may close the job early."""
+        return self.fail_fast or self.quorum is not None
+
+    @property
+    def judges_successes(self) -> bool:
+        return self.quorum is not None
+
+
+class Counts(NamedTuple):
+    """The sums over a job's stripes, read under all of their locks. ``sealed``: no more parts can come."""
+
+    created: int
+    remaining: int
+    succeeded: int
+    failed: int
+    sealed: bool
+
+
+class Ending(NamedTuple):
+    """How a run ends: the job's status, its outcome, a reason for people, and whether its successor is due."""
+
+    status: str
+    outcome: str
+    reason: str | None
+    proceeds: bool
+
+
+def decode(text: str) -> Policy:
+    return msgspec.json.decode(text, type=Policy)
+
+
+def tolerated(policy: Policy, total: int) -> float:
+    """How many failures of ``total`` parts are still a success."""
+    if policy.tolerate_percent is not None:
+        return total * policy.tolerate_percent / 100.0
+    return float(policy.tolerate)
+
+
+def close_early(policy: Policy, counts: Counts) -> Ending | None:
+    """The ending that the counts already decide while parts are still live, or None."""
+    if policy.quorum is not None:
+        if counts.succeeded >= policy.quorum:
+            return Ending("completed", "partial", f"quorum of {policy.quorum} reached", True)
+        if counts.sealed and counts.succeeded + counts.remaining < policy.quorum:
+            reason = f"quorum of {policy.quorum} cannot be reached: {counts.failed} of {counts.created} parts failed"
+            return Ending("failed", "too_many_failures", reason, False)
+        return None
+    if not policy.fail_fast or counts.failed == 0:
+        return None
+    if policy.tolerate_percent is None:
+        return _too_many(policy, counts) if counts.failed > policy.tolerate else None
+    ended = counts.succeeded + counts.failed
+    if policy.sample is not None and ended >= policy.sample and counts.failed > tolerated(policy, ended):
+        return _too_many(policy, counts)
+    if counts.sealed and counts.failed > tolerated(policy, counts.created):
+        return _too_many(policy, counts)
+    return None
+
+
+def natural_end(policy: Policy, counts: Counts) -> Ending:
+    """The ending of a job whose last part has just ended."""
+    if policy.quorum is not None:
+        if counts.succeeded >= policy.quorum:
+            return Ending("completed", "all_ok" if counts.failed == 0 else "with_failures", None, True)
+        reason = f"quorum of {policy.quorum} not reached: {counts.succeeded} of {counts.created} parts succeeded"
+        return Ending("failed", "too_many_failures", reason, False)
+    if counts.failed == 0:
+        return Ending("completed", "all_ok", None, True)
+    if counts.failed <= tolerated(policy, counts.created):
+        return Ending("completed", "with_failures", None, True)
+    return _too_many(policy, counts)
+
+
+def gave_up(policy: Policy) -> Ending:
+    """The ending of a job whose ``give_up_at`` has passed."""
+    if policy.give_up == "proceed":
+        return Ending("completed", "partial", "the deadline passed; went on with what had arrived", True)
+    return Ending("failed", "gave_up", "the deadline passed", False)
+
+
+def cancelled(reason: str | None) -> Ending:
+    return Ending("cancelled", "cancelled", reason or "cancelled by an operator", False)
+
+
+def _too_many(policy: Policy, counts: Counts) -> Ending:
+    if policy.tolerate_percent is not None:
+        allowed = f"{policy.tolerate_percent:g}%"
+    else:
+        allowed = str(policy.tolerate)
+    reason = f"{counts.failed} of {counts.created} parts failed, tolerated {allowed}"
+    return Ending("failed", "too_many_failures", reason, False)
+
+
+def parse_tolerate(value: int | str | None) -> tuple[int, float | None]:
+    """``3``, ``"3"`` or ``"1.5%"`` as (count, percent). Raises `BadOption` for anything else."""
+    if value is None:
+        return 0, None
+    text = str(value).strip()
+    try:
+        if text.endswith("%"):
+            percent = float(text[:-1])
+            if 0 <= percent <= 100:
+                return 0, percent
+        elif isinstance(value, int) or text.isdigit():
+            count = int(text)
+            if 0 <= count <= limits.JOB_WIDTH_PARTS:
+                return count, None
+    except ValueError:
+        pass
+    raise BadOption(f"tolerate={value!r}: give a number of parts such as 3, or a share such as '1%' (0% to 100%)")
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Waiting times between attempts: ``first`` seconds, then ``factor`` times more each time, at most ``cap``.
+
+    ``jitter`` is the share of the delay that is drawn at random (0: none, 1: all of it).
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 300.0
+    jitter: float = 0.5
+
+    def delay(self, attempt: int, draw: float | None = None) -> float:
+        """Seconds to wait after attempt number ``attempt`` (from 1) failed. Never overflows."""
+        cap = min(self.cap, limits.DELAY_SECONDS_MAX)
+        try:
+            full = min(self.first * self.factor ** (attempt - 1), cap)
+        except OverflowError:
+            full = cap
+        drawn = random.random() if draw is None else draw
+        return full * (1.0 - self.jitter * drawn)

@@ -1,0 +1,72 @@
+"""The state machines of jobs and parts, written once.
+
+The CHECK constraints of the schema, the guards of the SQL and the diagram in ``docs/states.md`` are compared with
+these tables by tests; nothing else lists the states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Edge(NamedTuple):
+    """One allowed change of state: ``source`` becomes ``target`` when somebody does ``verb``."""
+
+    source: str
+    verb: str
+    target: str
+
+
+JOB_STATES = ("open", "running", "completed", "failed", "cancelled")
+JOB_ENDED = ("completed", "failed", "cancelled")
+JOB_EDGES = (
+    Edge("open", "seal", "running"),
+    Edge("open", "close", "completed"),
+    Edge("open", "close", "failed"),
+    Edge("open", "close", "cancelled"),
+    Edge("running", "finish", "completed"),
+    Edge("running", "finish", "failed"),
+    Edge("running", "close", "completed"),
+    Edge("running", "close", "failed"),
+    Edge("running", "close", "cancelled"),
+    Edge("completed", "redrive", "running"),
+    Edge("failed", "redrive", "running"),
+    Edge("cancelled", "redrive", "running"),
+)
+
+PART_STATES = ("pending", "running", "succeeded", "failed", "abandoned")
+PART_LIVE = ("pending", "running")
+PART_ENDED = ("succeeded", "failed", "abandoned")
+PART_EDGES = (
+    Edge("pending", "claim", "running"),
+    Edge("running", "claim", "running"),
+    Edge("running", "succeed", "succeeded"),
+    Edge("running", "fail", "failed"),
+    Edge("running", "reap", "failed"),
+    Edge("running", "retry", "pending"),
+    Edge("running", "release", "pending"),
+    Edge("pending", "sweep", "abandoned"),
+    Edge("running", "sweep", "abandoned"),
+    Edge("failed", "redrive", "pending"),
+    Edge("abandoned", "redrive", "pending"),
+)
+
+OUTCOMES = (
+    "all_ok",
+    "with_failures",
+    "partial",
+    "gave_up",
+    "too_many_failures",
+    "cancelled",
+    "refused",
+)
+
+
+def diagram(machine: str) -> str:
+    """The Mermaid text of one machine, ``"job"`` or ``"part"``, as it stands in the docs."""
+    states, edges = {"job": (JOB_STATES, JOB_EDGES), "part": (PART_STATES, PART_EDGES)}[machine]
+    lines = ["stateDiagram-v2", f"    [*] --> {states[0]}"]
+    if machine == "job":
+        lines.append("    [*] --> running")
+    lines += [f"    {edge.source} --> {edge.target}: {edge.verb}" for edge in edges]
+    return "\n".join(lines)

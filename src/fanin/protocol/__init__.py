@@ -1,0 +1,1 @@
+"""What must be true: every transaction as a generator of SQL statements. No driver, no sleep, no log, no clock."""

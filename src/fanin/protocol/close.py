@@ -1,0 +1,61 @@
+"""T8, T9: end a run early (cancel, give up), and sweep the parts that a closed job leaves behind.
+
+Fail fast, too many failures and quorum close a job too; they are judged where parts are counted, in ``finish``.
+"""
+
+from __future__ import annotations
+
+from fanin.domain import limits, policy
+from fanin.domain.errors import UnknownJob
+from fanin.domain.policy import Ending
+from fanin.protocol import finish
+from fanin.protocol.steps import Room, Txn, one
+
+SQL = Room("close")
+
+
+def cancel(bucket: int, job_id: str, reason: str | None = None) -> Txn[bool]:
+    """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`."""
+    return (yield from _close(bucket, job_id, policy.cancelled(reason)))
+
+
+def give_up(bucket: int, job_id: str) -> Txn[bool]:
+    """End a job whose deadline has passed, by its policy. False if it has ended, or the deadline was moved."""
+    return (yield from _close(bucket, job_id, None))
+
+
+def overdue(bucket: int) -> Txn[list[str]]:
+    """Jobs to `give_up`."""
+    return [job_id for (job_id,) in (yield SQL.overdue_jobs(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def unswept(bucket: int) -> Txn[list[tuple[str, int]]]:
+    """(job id, stripe) pairs to `sweep`."""
+    return [(job_id, stripe) for job_id, stripe in (yield SQL.unswept(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def sweep(bucket: int, job_id: str, stripe: int) -> Txn[int]:
+    """Abandon a batch of live parts of a closed stripe. How many; 0 if it is open again, or all are locked."""
+    if not (yield SQL.lock_closed_stripe(bucket=bucket, job_id=job_id, stripe=stripe)):
+        return 0
+    swept = yield SQL.sweep_parts(bucket=bucket, job_id=job_id, stripe=stripe, limit=limits.SWEEP_PARTS)
+    if swept:
+        one((yield SQL.count_swept(bucket=bucket, job_id=job_id, stripe=stripe, swept=len(swept))))
+    return len(swept)
+
+
+def _close(bucket: int, job_id: str, ending: Ending | None) -> Txn[bool]:
+    """``ending`` is None for a give-up: then the deadline is part of the guard."""
+    yield SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
+    rows = yield SQL.standing(bucket=bucket, job_id=job_id)
+    if not rows:
+        raise UnknownJob(f"there is no job {job_id}")
+    status, policy_text, overdue = rows[0]
+    if status not in ("open", "running") or (ending is None and not overdue):
+        return False
+    if ending is None:
+        ending = policy.gave_up(policy.decode(policy_text))
+    totals = yield from finish.sums(bucket, job_id)
+    yield finish.SQL.close_stripes(bucket=bucket, job_id=job_id)
+    yield from finish.end(bucket, {job_id: (ending, totals)})
+    return True

@@ -1,0 +1,55 @@
+-- End a run early: cancel, or give up at the deadline. And the sweep of what a closed job leaves behind.
+-- Lock order: all stripes ascending, then the job; inserts last. Parts are not touched: locking them here deadlocks
+-- with workers that hold a part and wait for its stripe.
+
+-- name: lock_all_stripes
+-- Whoever holds these rows decides the end of the run; every commit of a part passes through one of them.
+SELECT stripe FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id ORDER BY stripe
+FOR NO KEY UPDATE --pg
+;
+
+-- name: standing
+-- The job under the locks of its stripes, read in a later statement than they were taken.
+SELECT status, policy, give_up_at <= fanin.clock() FROM fanin.job WHERE bucket = :bucket AND id = :job_id
+FOR NO KEY UPDATE --pg
+;
+
+-- name: overdue_jobs
+-- Jobs whose deadline has passed. Each is closed in a transaction of its own, under its guard.
+SELECT id FROM fanin.job
+WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL AND give_up_at <= fanin.clock()
+ORDER BY give_up_at LIMIT :limit;
+
+-- name: unswept
+-- Stripes of closed jobs that still have live parts.
+SELECT job_id, stripe FROM fanin.job_stripe WHERE bucket = :bucket AND closed AND remaining > 0
+ORDER BY job_id, stripe LIMIT :limit;
+
+-- name: lock_closed_stripe
+-- The sweeper works under the lock of a stripe that is closed now: a redrive that opened a new run has opened it.
+SELECT remaining FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND closed
+FOR NO KEY UPDATE --pg
+;
+
+-- name: sweep_parts
+-- Live parts of the closed stripe become abandoned. The only write that takes parts after a stripe; it skips what is
+-- locked and therefore never waits.
+WITH live AS MATERIALIZED (
+    SELECT ctid FROM fanin.part --pg
+    SELECT idx FROM fanin.part --lite
+    WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND status IN ('pending', 'running')
+    ORDER BY idx
+    LIMIT :limit
+    FOR NO KEY UPDATE SKIP LOCKED --pg
+)
+UPDATE fanin.part AS p SET status = 'abandoned', ready = false
+WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.status IN ('pending', 'running')
+    AND p.ctid = ANY(ARRAY(SELECT ctid FROM live)) --pg
+    AND p.idx IN (SELECT idx FROM live) --lite
+RETURNING p.idx;
+
+-- name: count_swept
+-- What was swept moves from remaining to abandoned; a stripe is done when nothing remains.
+UPDATE fanin.job_stripe SET remaining = remaining - :swept, abandoned = abandoned + :swept
+WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND closed
+RETURNING remaining;

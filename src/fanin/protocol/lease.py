@@ -1,0 +1,91 @@
+"""T3, T4, T7: claim parts, renew the claim, save a checkpoint, and let go of leases that ran out.
+
+A lease is a hint for liveness only. Safety rests on the token (attempt and claim id) that every later write names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from fanin.domain import limits
+from fanin.domain.model import Claim
+from fanin.protocol import finish
+from fanin.protocol.steps import Room, Txn
+
+SQL = Room("lease")
+
+
+def claim(
+    bucket: int, queue: str, leases: dict[str, float], limit: int, claim_id: str, worker: str
+) -> Txn[list[Claim]]:
+    """Claim at most ``limit`` ready parts of the tasks in ``leases`` (task name to lease in seconds), in order."""
+    if limit <= 0 or not leases:
+        return []
+    rows = yield SQL.claim_parts(
+        bucket=bucket,
+        queue=queue,
+        tasks=list(leases),
+        leases=list(leases.values()),
+        limit=min(limit, limits.CLAIM_PARTS),
+        claim_id=claim_id,
+        worker=worker,
+    )
+    claims = [
+        Claim(bucket, job_id, idx, task, attempt, claim_id, allowed, payload, checkpoint)
+        for job_id, idx, task, attempt, allowed, payload, checkpoint in rows
+    ]
+    claims.sort(key=lambda c: c.key)
+    return claims
+
+
+def any_ready(bucket: int, queue: str) -> Txn[bool]:
+    """Whether a claim of this queue would probably find something."""
+    ((some,),) = yield SQL.any_ready(bucket=bucket, queue=queue)
+    return bool(some)
+
+
+def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
+    """Extend the leases of ``held`` (claim, seconds). Returns the claims that are lost: their work must stop."""
+    lost: list[Claim] = []
+    for job_id, group in groupby(sorted(held, key=lambda pair: pair[0].key), key=lambda pair: pair[0].job_id):
+        mine = list(group)
+        rows = [(c.idx, c.attempt, c.claim_id, lease) for c, lease in mine]
+        renewed = {idx for (idx,) in (yield SQL.renew_parts(bucket=bucket, job_id=job_id, rows=rows))}
+        lost += [c for c, _ in mine if c.idx not in renewed]
+    return lost
+
+
+def checkpoint(held: Claim, lease: float, value: str) -> Txn[bool]:
+    """Save ``value`` (JSON) for a later attempt and renew the lease. False if the claim is lost; nothing is written."""
+    saved = yield SQL.save_checkpoint(
+        bucket=held.bucket,
+        job_id=held.job_id,
+        idx=held.idx,
+        attempt=held.attempt,
+        claim_id=held.claim_id,
+        lease=lease,
+        checkpoint=value,
+    )
+    return bool(saved)
+
+
+def wake(bucket: int) -> Txn[list[str]]:
+    """Make parts ready whose delay is over or whose lease has run out. Returns the queues that have something new."""
+    rows = yield SQL.wake_parts(bucket=bucket, limit=limits.WAKE_PARTS)
+    lost = sorted((job, idx, attempt, worker) for job, idx, attempt, status, worker, _ in rows if status == "running")
+    if lost:
+        yield SQL.log_lost(bucket=bucket, rows=lost)
+    return sorted({row[-1] for row in rows})
+
+
+def reap(bucket: int) -> Txn[int]:
+    """Fail what ran out of its lease without an attempt left. How many parts."""
+    seen = yield SQL.spent_parts(bucket=bucket, limit=limits.REAP_PARTS)
+    return (yield from finish.reap(bucket, [(job_id, idx, attempt) for job_id, idx, attempt in seen]))
+
+
+def next_due(bucket: int) -> Txn[float | None]:
+    """Seconds until the next delayed part or lease comes due; None if there is none."""
+    ((seconds,),) = yield SQL.next_due(bucket=bucket)
+    return None if seconds is None else float(seconds)

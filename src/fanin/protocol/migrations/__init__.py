@@ -1,0 +1,1 @@
+"""Numbered schema changes, one file per database and number."""

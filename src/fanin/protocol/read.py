@@ -1,0 +1,110 @@
+"""Read-only transactions for the application, the command line and tests. Pages are bounded, so memory stays flat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from fanin.domain.model import Failure, JobRow, Progress
+from fanin.protocol.steps import Room, Rows, Txn
+
+SQL = Room("read")
+
+PAGE_PARTS = 500
+
+
+def job(bucket: int, job_id: str) -> Txn[JobRow | None]:
+    rows = yield SQL.job(bucket=bucket, id=job_id)
+    return JobRow(*rows[0]) if rows else None
+
+
+def jobs(buckets: Iterable[int], status: str | None, limit: int) -> Txn[list[JobRow]]:
+    """The newest jobs over all buckets."""
+    found: list[JobRow] = []
+    for bucket in buckets:
+        found += [JobRow(*row) for row in (yield SQL.jobs(bucket=bucket, status=status, limit=limit))]
+    return sorted(found, key=lambda j: (j.created_at, j.id), reverse=True)[:limit]
+
+
+def jobs_like(buckets: Iterable[int], text: str) -> Txn[list[str]]:
+    """At most a few ids of jobs whose id begins with ``text`` or whose key is ``text``."""
+    prefix = text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
+    found: list[str] = []
+    for bucket in buckets:
+        found += [job_id for (job_id,) in (yield SQL.jobs_like(bucket=bucket, prefix=prefix, key=text))]
+    return found
+
+
+def children(bucket: int, job_id: str) -> Txn[list[tuple[str, str | None]]]:
+    """(job id, step) of the successors (with a step) and of jobs started by parts (without)."""
+    return [(child, step) for child, step in (yield SQL.children(bucket=bucket, id=job_id))]
+
+
+def progress(bucket: int, job_id: str) -> Txn[Progress | None]:
+    rows = yield SQL.progress(bucket=bucket, id=job_id)
+    if not rows:
+        return None
+    status, outcome, run, total, remaining, succeeded, failed, abandoned, closed = rows[0]
+    if closed:  # what the sweeper has not reached yet is abandoned all the same
+        abandoned, remaining = abandoned + remaining, 0
+    return Progress(status, outcome, run, int(total), int(remaining), int(succeeded), int(failed), int(abandoned))
+
+
+def results(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> Txn[list[tuple[int, str, str | None]]]:
+    """(idx, status, result as JSON) of the parts from index ``first`` on."""
+    rows = yield SQL.results(bucket=bucket, id=job_id, first=first, limit=limit)
+    return [(idx, status, result) for idx, status, result in rows]
+
+
+def failures(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> Txn[list[Failure]]:
+    """The parts without a result, from index ``first`` on."""
+    rows = yield SQL.failures(bucket=bucket, id=job_id, first=first, limit=limit)
+    found: dict[int, Failure] = {}
+    for idx, status, attempt, error, payload in rows:
+        said = msgspec.json.decode(error) if error else {"type": "Abandoned", "message": "the job ended first"}
+        found[idx] = Failure(
+            idx, status, attempt, said.get("type", ""), said.get("message", ""), said.get("traceback", ""),
+            msgspec.json.decode(payload),
+        )  # fmt: skip
+    return list(found.values())
+
+
+def part(bucket: int, job_id: str, idx: int) -> Txn[dict[str, Any] | None]:
+    rows = yield SQL.part(bucket=bucket, id=job_id, idx=idx)
+    names = ("idx", "status", "attempt", "attempts_allowed", "due_at", "worker", "task", "payload", "result", "checkpoint")
+    return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def running(bucket: int, job_id: str, limit: int = PAGE_PARTS) -> Txn[list[dict[str, Any]]]:
+    """The parts that are held now: idx, attempt, worker, seconds until the lease ends."""
+    rows = yield SQL.running(bucket=bucket, id=job_id, limit=limit)
+    return [dict(zip(("idx", "attempt", "worker", "lease_seconds"), row, strict=True)) for row in rows]
+
+
+def account(bucket: int, job_id: str) -> Txn[dict[str, int]]:
+    """What a job cost: parts, attempts, leases lost, reports refused, retries, releases, ends, successors."""
+    (row,) = yield SQL.account(bucket=bucket, id=job_id)
+    names = ("parts", "attempts", "leases_lost", "stale_refused", "retried", "released", "events", "successors")
+    return {name: int(value) for name, value in zip(names, row, strict=True)}
+
+
+def history(bucket: int, job_id: str, limit: int = PAGE_PARTS) -> Txn[list[dict[str, Any]]]:
+    rows = yield SQL.history(bucket=bucket, id=job_id, limit=limit)
+    names = ("at", "idx", "attempt", "what", "worker", "holder", "error")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def events(bucket: int, job_id: str) -> Txn[Rows]:
+    """(event key, seq, type, payload, at, published at) of a job's events."""
+    return (yield SQL.events(bucket=bucket, id=job_id))
+
+
+def backlog(buckets: Iterable[int], queues: list[str]) -> Txn[bool]:
+    """Whether any part of these queues is still live: ready, delayed, or held."""
+    for bucket in buckets:
+        ((some,),) = yield SQL.backlog(bucket=bucket, queues=queues)
+        if some:
+            return True
+    return False

@@ -1,0 +1,92 @@
+-- What people and programs read: never decided upon, so no locks.
+
+-- name: job
+-- One job by id.
+SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
+    open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts
+FROM fanin.job WHERE bucket = :bucket AND id = :id;
+
+-- name: jobs
+-- The newest jobs of a bucket, optionally of one state.
+SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
+    open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts
+FROM fanin.job WHERE bucket = :bucket AND (:status::text IS NULL OR status = :status) --pg
+FROM fanin.job WHERE bucket = :bucket AND (:status IS NULL OR status = :status) --lite
+ORDER BY created_at DESC LIMIT :limit;
+
+-- name: jobs_like
+-- Jobs whose id or key begins with what a person typed.
+SELECT id FROM fanin.job
+WHERE bucket = :bucket AND (id::text LIKE :prefix ESCAPE '!' OR key = :key) --pg
+WHERE bucket = :bucket AND (id LIKE :prefix ESCAPE '!' OR key = :key) --lite
+ORDER BY created_at DESC LIMIT 3;
+
+-- name: children
+-- The jobs that follow a job, or were started by one of its parts.
+SELECT id, step FROM fanin.job WHERE bucket = :bucket AND parent_id = :id ORDER BY created_at, id;
+
+-- name: progress
+-- The sums of the stripes: a few rows, however many parts the job has.
+SELECT j.status, j.outcome, j.run, coalesce(sum(s.created), 0), coalesce(sum(s.remaining), 0),
+    coalesce(sum(s.succeeded), 0), coalesce(sum(s.failed), 0), coalesce(sum(s.abandoned), 0),
+    coalesce(max(CASE WHEN s.closed THEN 1 ELSE 0 END), 0)
+FROM fanin.job AS j LEFT JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = j.id
+WHERE j.bucket = :bucket AND j.id = :id GROUP BY j.status, j.outcome, j.run;
+
+-- name: results
+-- A page of results in the order of the parts.
+SELECT idx, status, result FROM fanin.part
+WHERE bucket = :bucket AND job_id = :id AND idx >= :first ORDER BY idx LIMIT :limit;
+
+-- name: failures
+-- A page of parts without a result, with the last thing that was said of them.
+SELECT p.idx, p.status, p.attempt, l.error, p.payload FROM fanin.part AS p
+LEFT JOIN fanin.attempt_log AS l ON l.bucket = :bucket AND l.job_id = p.job_id AND l.idx = p.idx
+    AND l.attempt = p.attempt AND l.what IN ('failed', 'retried')
+WHERE p.bucket = :bucket AND p.job_id = :id AND p.idx >= :first AND p.status IN ('failed', 'abandoned')
+ORDER BY p.idx LIMIT :limit;
+
+-- name: part
+-- One part, for people.
+SELECT idx, status, attempt, attempts_allowed, due_at, worker, task, payload, result, checkpoint
+FROM fanin.part WHERE bucket = :bucket AND job_id = :id AND idx = :idx;
+
+-- name: running
+-- The parts that are held now.
+SELECT idx, attempt, worker, due_at - fanin.clock() FROM fanin.part
+WHERE bucket = :bucket AND job_id = :id AND status = 'running' ORDER BY idx LIMIT :limit;
+
+-- name: account
+-- What a run of it cost: attempts made, leases lost, reports refused, ends and events.
+SELECT
+    (SELECT count(*) FROM fanin.part WHERE bucket = :bucket AND job_id = :id),
+    (SELECT coalesce(sum(attempt), 0) FROM fanin.part WHERE bucket = :bucket AND job_id = :id),
+    (SELECT count(*) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :id AND what = 'lease_lost'),
+    (SELECT count(*) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :id AND what = 'refused'),
+    (SELECT count(*) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :id AND what = 'retried'),
+    (SELECT count(*) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :id AND what = 'released'),
+    (SELECT count(*) FROM fanin.outbox WHERE bucket = :bucket AND job_id = :id AND type = 'job.finished'),
+    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND parent_id = :id AND step IS NOT NULL);
+
+-- name: history
+-- The attempts of a job that did not simply succeed, in the order of time.
+SELECT at, idx, attempt, what, worker, holder, error FROM fanin.attempt_log
+WHERE bucket = :bucket AND job_id = :id ORDER BY at, idx, attempt LIMIT :limit;
+
+-- name: events
+-- The events of a job.
+SELECT event_key, seq, type, payload, at, published_at FROM fanin.outbox
+WHERE bucket = :bucket AND job_id = :id ORDER BY seq;
+
+-- name: backlog
+-- Whether anything is left to do in these queues, now or later.
+SELECT EXISTS (SELECT 1 FROM fanin.part AS p JOIN
+    (SELECT unnest(:queues::text[]) AS queue) AS q ON p.queue = q.queue --pg
+    (SELECT value AS queue FROM json_each(:queues)) AS q ON p.queue = q.queue --lite
+    WHERE p.bucket = :bucket AND p.ready)
+    OR EXISTS (SELECT 1 FROM fanin.part AS p JOIN
+    (SELECT unnest(:queues::text[]) AS queue) AS q ON p.queue = q.queue --pg
+    (SELECT value AS queue FROM json_each(:queues)) AS q ON p.queue = q.queue --lite
+    WHERE p.bucket = :bucket AND p.status IN ('pending', 'running') AND NOT p.ready);

@@ -1,0 +1,62 @@
+"""T10: a new run of an ended job for the parts that failed or were abandoned. Succeeded parts are never run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fanin.domain.errors import NotAllowedNow, UnknownJob
+from fanin.protocol.steps import Room, Txn, one
+
+SQL = Room("redrive")
+
+
+def redrive(
+    bucket: int,
+    job_id: str,
+    run: int,
+    attempts: int,
+    chosen: Sequence[int] | None = None,
+    give_up_after: float | None = None,
+) -> Txn[int]:
+    """Open the run after ``run``, the one that the caller has seen. Returns the new run's number.
+
+    0 if no part is failed or abandoned: nothing is written then. If a later run stands already, its number: two callers
+    at once open one run, and saying it again opens no other. ``chosen`` are part indexes, None for all. Each revived
+    part gets ``attempts`` more. Raises `NotAllowedNow` while run ``run`` has not ended.
+    """
+    parts = yield SQL.lock_ended_parts(
+        bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ())
+    )
+    stripes = yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
+    rows = yield SQL.standing(bucket=bucket, job_id=job_id)
+    if not rows:
+        raise UnknownJob(f"there is no job {job_id}")
+    status, standing, queue = rows[0]
+    if standing > run:
+        return int(standing)
+    if status not in ("completed", "failed", "cancelled"):
+        raise NotAllowedNow(f"job {job_id} is {status} (run {run}): it can be redriven when it has ended")
+    unswept = sum(remaining for _, remaining, _ in stripes)
+    if chosen is not None and (missing := sorted(set(chosen) - {row[0] for row in parts})):
+        raise NotAllowedNow(f"job {job_id}: parts {missing[:10]} are neither failed nor abandoned")
+    if not parts and not unswept:
+        return 0
+    revived = yield SQL.revive_parts(
+        bucket=bucket, job_id=job_id, attempts=attempts, chosen=[idx for idx, _, _ in parts]
+    )
+    assert len(revived) == len(parts), "a part that we hold changed under us"
+    tally = Counter((stripe, status) for _, stripe, status in parts)
+    live = 0
+    for stripe, _, _ in stripes:
+        failed, abandoned = tally[stripe, "failed"], tally[stripe, "abandoned"]
+        opened = yield SQL.reopen_stripe(
+            bucket=bucket, job_id=job_id, stripe=stripe, failed=failed, abandoned=abandoned
+        )
+        live += int(one(opened)[0] > 0)
+    created = int(one((yield SQL.created(bucket=bucket, job_id=job_id)))[0])
+    ((new_run,),) = yield SQL.reopen_job(
+        bucket=bucket, job_id=job_id, open_stripes=live, created=created, give_up_after=give_up_after
+    )
+    yield SQL.ring(queue=queue)
+    return int(new_run)

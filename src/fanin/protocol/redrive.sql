@@ -1,0 +1,59 @@
+-- Open a new run for the parts that failed or were abandoned.
+-- Lock order: parts by idx, then all stripes ascending, then the job; inserts last.
+
+-- name: lock_ended_parts
+-- The parts that may run again, in key order. succeeded is final for ever.
+SELECT idx, stripe, status FROM fanin.part
+WHERE bucket = :bucket AND job_id = :job_id AND status IN ('failed', 'abandoned')
+    AND (:everything OR idx = ANY(:chosen::int[])) --pg
+    AND (:everything OR idx IN (SELECT value FROM json_each(:chosen))) --lite
+ORDER BY idx
+FOR NO KEY UPDATE --pg
+;
+
+-- name: lock_stripes
+-- All stripes, ascending.
+SELECT stripe, remaining, closed FROM fanin.job_stripe
+WHERE bucket = :bucket AND job_id = :job_id ORDER BY stripe
+FOR NO KEY UPDATE --pg
+;
+
+-- name: standing
+-- The job under those locks.
+SELECT status, run, queue FROM fanin.job WHERE bucket = :bucket AND id = :job_id
+FOR NO KEY UPDATE --pg
+;
+
+-- name: revive_parts
+-- A new allowance on top of the attempts made: the attempt number itself never falls, so no old token is valid again.
+UPDATE fanin.part SET status = 'pending', ready = true, attempts_allowed = attempt + :attempts,
+    due_at = fanin.clock()
+WHERE bucket = :bucket AND job_id = :job_id AND status IN ('failed', 'abandoned')
+    AND idx = ANY(:chosen::int[]) --pg
+    AND idx IN (SELECT value FROM json_each(:chosen)) --lite
+RETURNING idx, turn;
+
+-- name: reopen_stripe
+-- The revived parts are live again, and so is whatever the sweeper had not reached.
+UPDATE fanin.job_stripe SET closed = false, sealed = true, failed = failed - :failed, abandoned = abandoned - :abandoned,
+    remaining = remaining + :failed + :abandoned
+WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe
+RETURNING remaining;
+
+-- name: reopen_job
+-- A new run; its end will have an event key and a successor of its own.
+UPDATE fanin.job SET status = 'running', run = run + 1, outcome = NULL, reason = NULL, finished_at = NULL,
+    open_stripes = :open_stripes, succeeded_parts = NULL, failed_parts = NULL, abandoned_parts = NULL,
+    sealed_parts = coalesce(sealed_parts, :created), give_up_at = fanin.clock() + :give_up_after
+WHERE bucket = :bucket AND id = :job_id AND status IN ('completed', 'failed', 'cancelled')
+    AND outcome <> 'refused'
+RETURNING run;
+
+-- name: created
+-- How many parts the job has.
+SELECT sum(created) FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id;
+
+-- name: ring
+-- The doorbell of the queue.
+SELECT pg_notify('fanin.bell', :queue); --pg
+SELECT :queue WHERE false; --lite

@@ -1,0 +1,37 @@
+"""The invariants as queries: ``fanin check``, and the judge of every test."""
+
+from __future__ import annotations
+
+from fanin.protocol.steps import Room, Statement
+
+SQL = Room("repair")
+
+CHECKS: dict[str, str] = {
+    "c1": "The counters equal the parts.",
+    "c2": "A sealed job has as many parts as were planned and sealed.",
+    "c4": "A job without live parts ends in the transaction that seals or empties it.",
+    "c7": "Every part belongs to a stripe of its job.",
+    "t1": "The counts written at the end equal the stripes.",
+    "t3": "No part runs past its allowance, however it dies.",
+    "t4": "The event of an end carries the outcome and all counts.",
+    "j2": "Each run that ended has exactly one event, a run that goes on has none.",
+    "j3": "A completed run has its successor, and no run has two.",
+    "j4": "A job that was not closed early has no live part when it ends.",
+    "j7": "A pending part has an attempt left.",
+    "j8": "An ended job is closed or empty.",
+    "f7": "A checkpoint was written by an attempt that was current then.",
+    "o6": "A job's events are numbered from 1 without holes.",
+    "s1": "A running job's open stripes are those that are not closed and still have live parts.",
+    "s2": "The stripes of a job are sealed together and closed together.",
+    "s3": "A running job's stripes are sealed, an open job's are not.",
+    "l2": "A running job has a live part.",
+    "i7": "A live part is ready, or waits for a stated moment.",
+}
+"""Name of the query to the sentence that it checks; the order is the order of the report."""
+
+
+def statement(name: str) -> Statement:
+    """The query of one invariant."""
+    query = getattr(SQL, name)
+    found: Statement = query()
+    return found

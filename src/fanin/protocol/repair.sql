@@ -1,0 +1,145 @@
+-- The invariants as queries. Each is one SELECT, therefore one snapshot, therefore valid at any instant on a live
+-- database without locks. A row that comes back breaks the sentence above its query.
+
+-- name: c1
+-- all buckets
+-- The counters equal the parts.
+SELECT s.job_id, s.stripe, s.created, s.remaining, s.succeeded, s.failed, s.abandoned,
+    c.n, c.live, c.succeeded AS counted_succeeded, c.failed AS counted_failed
+FROM fanin.job_stripe AS s LEFT JOIN (
+    SELECT p.bucket, p.job_id, p.stripe, count(*) AS n,
+        sum(CASE WHEN p.status IN ('pending', 'running') THEN 1 ELSE 0 END) AS live,
+        sum(CASE WHEN p.status = 'succeeded' THEN 1 ELSE 0 END) AS succeeded,
+        sum(CASE WHEN p.status = 'failed' THEN 1 ELSE 0 END) AS failed
+    FROM fanin.part AS p GROUP BY p.bucket, p.job_id, p.stripe
+) AS c ON c.bucket = s.bucket AND c.job_id = s.job_id AND c.stripe = s.stripe
+WHERE s.created <> coalesce(c.n, 0) OR s.remaining <> coalesce(c.live, 0)
+    OR s.succeeded <> coalesce(c.succeeded, 0) OR s.failed <> coalesce(c.failed, 0)
+    OR s.created <> s.remaining + s.succeeded + s.failed + s.abandoned;
+
+-- name: c2
+-- all buckets
+-- A sealed job has as many parts as were planned and sealed.
+SELECT j.id, j.planned_parts, j.sealed_parts FROM fanin.job AS j
+WHERE j.status <> 'open' AND coalesce(j.outcome, '') <> 'refused' AND j.sealed_parts IS NOT NULL
+    AND (j.sealed_parts <> coalesce(j.planned_parts, j.sealed_parts) OR j.sealed_parts <>
+        (SELECT count(*) FROM fanin.part AS p WHERE p.bucket = j.bucket AND p.job_id = j.id));
+
+-- name: c4
+-- all buckets
+-- A job without live parts ends in the transaction that seals or empties it.
+SELECT id, open_stripes FROM fanin.job WHERE status = 'running' AND open_stripes = 0;
+
+-- name: c7
+-- all buckets
+-- Every part belongs to a stripe of its job.
+SELECT p.job_id, p.idx, p.stripe FROM fanin.part AS p WHERE NOT EXISTS
+    (SELECT 1 FROM fanin.job_stripe AS s WHERE s.bucket = p.bucket AND s.job_id = p.job_id AND s.stripe = p.stripe);
+
+-- name: t1
+-- all buckets
+-- The counts written at the end equal the stripes.
+SELECT j.id, j.succeeded_parts, j.failed_parts, j.abandoned_parts FROM fanin.job AS j
+WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.outcome <> 'refused'
+    AND (coalesce(j.succeeded_parts, -1) <>
+            (SELECT coalesce(sum(s.succeeded), 0) FROM fanin.job_stripe AS s WHERE s.bucket = j.bucket AND s.job_id = j.id)
+        OR coalesce(j.failed_parts, -1) <>
+            (SELECT coalesce(sum(s.failed), 0) FROM fanin.job_stripe AS s WHERE s.bucket = j.bucket AND s.job_id = j.id));
+
+-- name: t3
+-- all buckets
+-- No part runs past its allowance, however it dies.
+SELECT job_id, idx, attempt, attempts_allowed FROM fanin.part WHERE attempt > attempts_allowed;
+
+-- name: t4 --pg
+-- all buckets
+-- The event of an end carries the outcome and all counts.
+SELECT job_id, event_key FROM fanin.outbox WHERE type = 'job.finished'
+    AND NOT (payload::jsonb ?& ARRAY['succeeded', 'failed', 'abandoned', 'outcome']);
+
+-- name: t4 --lite
+-- all buckets
+-- The event of an end carries the outcome and all counts.
+SELECT job_id, event_key FROM fanin.outbox WHERE type = 'job.finished'
+    AND (payload->>'succeeded' IS NULL OR payload->>'failed' IS NULL OR payload->>'abandoned' IS NULL
+        OR payload->>'outcome' IS NULL);
+
+-- name: j2
+-- all buckets
+-- Each run that ended has exactly one event, a run that goes on has none.
+SELECT j.id, j.run, j.status FROM fanin.job AS j
+WHERE (SELECT count(*) FROM fanin.outbox AS o WHERE o.bucket = j.bucket AND o.job_id = j.id AND o.type = 'job.finished')
+    <> j.run - (CASE WHEN j.status IN ('completed', 'failed', 'cancelled') THEN 0 ELSE 1 END);
+
+-- name: j3
+-- all buckets
+-- A completed run has its successor, and no run has two.
+SELECT j.id, j.run, j.status FROM fanin.job AS j
+WHERE j.successor IS NOT NULL AND (
+    (j.status = 'completed' AND NOT EXISTS (SELECT 1 FROM fanin.job AS c
+        WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step IS NOT NULL))
+    OR (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step IS NOT NULL)
+        > j.run - (CASE WHEN j.status = 'completed' THEN 0 ELSE 1 END));
+
+-- name: j4
+-- all buckets
+-- A job that was not closed early has no live part when it ends.
+SELECT j.id, j.outcome FROM fanin.job AS j
+WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.outcome IN ('all_ok', 'with_failures')
+    AND EXISTS (SELECT 1 FROM fanin.part AS p
+        WHERE p.bucket = j.bucket AND p.job_id = j.id AND p.status IN ('pending', 'running'));
+
+-- name: j7
+-- all buckets
+-- A pending part has an attempt left.
+SELECT job_id, idx, attempt, attempts_allowed FROM fanin.part WHERE status = 'pending' AND attempt >= attempts_allowed;
+
+-- name: j8
+-- all buckets
+-- An ended job is closed or empty.
+SELECT j.id, s.stripe, s.remaining FROM fanin.job AS j
+JOIN fanin.job_stripe AS s ON s.bucket = j.bucket AND s.job_id = j.id
+WHERE j.status IN ('completed', 'failed', 'cancelled') AND NOT s.closed AND s.remaining > 0;
+
+-- name: f7
+-- all buckets
+-- A checkpoint was written by an attempt that was current then.
+SELECT job_id, idx, checkpoint_attempt, attempt FROM fanin.part WHERE checkpoint_attempt > attempt;
+
+-- name: o6
+-- all buckets
+-- A job's events are numbered from 1 without holes.
+SELECT job_id, count(*) AS n, max(seq) AS top FROM fanin.outbox GROUP BY bucket, job_id
+HAVING count(*) <> max(seq) OR count(DISTINCT seq) <> count(*);
+
+-- name: s1
+-- all buckets
+-- A running job's open stripes are those that are not closed and still have live parts.
+SELECT j.id, j.open_stripes FROM fanin.job AS j WHERE j.status = 'running' AND j.open_stripes <>
+    (SELECT count(*) FROM fanin.job_stripe AS s
+        WHERE s.bucket = j.bucket AND s.job_id = j.id AND NOT s.closed AND s.remaining > 0);
+
+-- name: s2
+-- all buckets
+-- The stripes of a job are sealed together and closed together.
+SELECT job_id FROM fanin.job_stripe GROUP BY bucket, job_id
+HAVING count(DISTINCT sealed) > 1 OR count(DISTINCT closed) > 1;
+
+-- name: s3
+-- all buckets
+-- A running job's stripes are sealed, an open job's are not.
+SELECT j.id, j.status FROM fanin.job AS j JOIN fanin.job_stripe AS s ON s.bucket = j.bucket AND s.job_id = j.id
+WHERE (j.status = 'running' AND NOT s.sealed) OR (j.status = 'open' AND s.sealed);
+
+-- name: l2
+-- all buckets
+-- A running job has a live part.
+SELECT j.id FROM fanin.job AS j WHERE j.status = 'running' AND NOT EXISTS
+    (SELECT 1 FROM fanin.part AS p
+        WHERE p.bucket = j.bucket AND p.job_id = j.id AND p.status IN ('pending', 'running'));
+
+-- name: i7
+-- all buckets
+-- A live part is ready, or waits for a stated moment.
+SELECT job_id, idx, status, due_at FROM fanin.part
+WHERE status IN ('pending', 'running') AND NOT ready AND due_at > fanin.clock() + 63072000;

@@ -1,0 +1,222 @@
+"""T1, T2: create a job with all of its parts in one transaction, or open it, append in chunks, and seal.
+
+The job id follows from its key (`fanin.domain.identity`), so the primary key alone holds "one key, one job"; the
+stored hash of the content tells the same request from another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from fanin.domain import limits, policy
+from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
+from fanin.domain.identity import stripe_of
+from fanin.domain.model import NewJob
+from fanin.protocol import finish
+from fanin.protocol.steps import Room, Rows, Txn, one
+
+SQL = Room("submit")
+
+Chunks = Callable[[], Iterable[list[str]]]
+"""Gives the payloads, in lists of at most `limits.CHUNK_PARTS`; called once per try of the transaction."""
+
+
+def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
+    """Create the job with all of its parts, sealed. True if it is new, False if the same request was made before.
+
+    A job without parts ends in this transaction. Raises `KeyConflict` if the key stands for another content.
+    """
+    check_bounds(job, parts)
+    created = [0] * job.stripes
+    for first in range(0, parts, limits.STRIPE_RUN_PARTS):
+        stripe = stripe_of(first, job.stripes, limits.STRIPE_RUN_PARTS)
+        created[stripe] += min(limits.STRIPE_RUN_PARTS, parts - first)
+    live = sum(1 for count in created if count)
+    turn = yield from _insert_job(job, "running", parts, live)
+    if turn is None:
+        return False
+    judged = policy.decode(job.policy).judges_successes
+    yield SQL.create_stripes(bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)])
+    inserted = 0
+    for chunk in chunks():
+        inserted += len((yield from _insert_chunk(job, turn, inserted, chunk)))
+    assert inserted == parts, f"planned {parts} parts, created {inserted}"
+    if parts == 0:
+        yield from finish.end_emptied(job.bucket, job.id)
+    else:
+        yield SQL.ring(queue=job.queue)
+    return True
+
+
+def open_job(job: NewJob) -> Txn[bool]:
+    """Create an open job: parts may be appended, and may already run; it cannot finish before the seal.
+
+    True if it is new; False if an open or ended job stands under the key (its content is judged at the seal).
+    """
+    check_bounds(job, 0)
+    turn = yield from _insert_job(job, "open", None, 0)
+    if turn is None:
+        return False
+    judged = policy.decode(job.policy).judges_successes
+    rows = [(job.id, stripe, 0, False, judged) for stripe in range(job.stripes)]
+    yield SQL.create_stripes(bucket=job.bucket, rows=rows)
+    return True
+
+
+def append(bucket: int, job_id: str, first: int, payloads: list[str]) -> Txn[int]:
+    """Add parts ``first``, ``first+1``, … to an open job; those that stand already are skipped.
+
+    Returns how many were new. Raises `NotAllowedNow` if the job is sealed or closed, `LimitExceeded` past the width.
+    """
+    status, _, stripes, turn, priority, attempts, queue, task, *_ = yield from _held(bucket, job_id)
+    if status != "open":
+        raise NotAllowedNow(f"job {job_id} is {status}: parts can be added to an open job only")
+    if first + len(payloads) > limits.JOB_WIDTH_PARTS:
+        raise LimitExceeded(f"job {job_id} would have more than {limits.JOB_WIDTH_PARTS} parts; split it")
+    job = NewJob(
+        id=job_id, bucket=bucket, task=task, queue=queue, stripes=stripes, priority=priority, attempts=attempts
+    )
+    fresh = yield from _insert_chunk(job, turn, first, payloads)
+    counts: dict[int, int] = {}
+    for (stripe,) in fresh:
+        counts[stripe] = counts.get(stripe, 0) + 1
+    if counts:
+        counted = yield SQL.add_created(bucket=bucket, job_id=job_id, rows=sorted(counts.items()))
+        if len(counted) != len(counts):
+            raise NotAllowedNow(f"job {job_id} was sealed or closed meanwhile: these parts were not added")
+        yield SQL.ring(queue=queue)
+    return len(fresh)
+
+
+def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_deadline: bool) -> Txn[bool]:
+    """Close the part set and start the countdown. True if this call did it, False if it was done before.
+
+    A job whose parts have all ended, or that has none, ends here. Raises `NotAllowedNow` if planned and created
+    counts differ, `KeyConflict` if the sealed job has another content.
+    """
+    status, old_hash, *_ = yield from _held(bucket, job_id)
+    if status != "open":
+        _compare(job_id, old_hash, request_hash)
+        return False
+    stripes = yield SQL.lock_for_seal(bucket=bucket, job_id=job_id)
+    if any(sealed or closed for *_, sealed, closed in stripes):
+        status, old_hash, *_ = yield from _held(bucket, job_id)
+        _compare(job_id, old_hash, request_hash)
+        return False
+    created = sum(row[1] for row in stripes)
+    if created != planned:
+        raise NotAllowedNow(f"job {job_id}: planned {planned} parts, but {created} were created; append the rest")
+    yield SQL.seal_stripes(bucket=bucket, job_id=job_id)
+    live = sum(1 for row in stripes if row[2] > 0)
+    one(
+        (
+            yield SQL.seal_job(
+                bucket=bucket,
+                id=job_id,
+                created=created,
+                open_stripes=live,
+                request_hash=request_hash,
+                keep=keep_deadline,
+            )
+        )
+    )
+    if live == 0:
+        yield from finish.end_emptied(bucket, job_id)
+    return True
+
+
+def check_bounds(job: NewJob, parts: int) -> None:
+    """Raise `LimitExceeded` before anything is written."""
+    if parts > limits.JOB_WIDTH_PARTS:
+        raise LimitExceeded(
+            f"{parts} parts are more than one job may have ({limits.JOB_WIDTH_PARTS}): put several items in one part"
+        )
+    if job.depth > limits.JOB_DEPTH_LEVELS:
+        raise LimitExceeded(
+            f"job depth {job.depth} is over the limit of {limits.JOB_DEPTH_LEVELS}: jobs that start jobs of their "
+            "own kind must stop somewhere; start this one from outside a handler if it is meant"
+        )
+
+
+def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[int | None]:
+    """Insert the job row. Its first turn, or None if the same request stands there already."""
+    if job.key is not None:
+        existing = yield SQL.find_job(bucket=job.bucket, id=job.id)
+        if existing:
+            return _same_request(job, existing)
+    turn = one((yield SQL.first_turn(bucket=job.bucket, queue=job.queue, priority=job.priority)))[0]
+    fresh = yield SQL.create_job(
+        bucket=job.bucket,
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        key=job.key,
+        request_hash=job.request_hash,
+        status=status,
+        planned=parts if parts is not None else job.planned,
+        sealed=parts,
+        open_stripes=live,
+        stripes=job.stripes,
+        turn=turn,
+        priority=job.priority,
+        attempts=job.attempts,
+        policy=job.policy,
+        successor=job.successor,
+        parent_id=job.parent_id,
+        root_id=job.root_id,
+        step=job.step,
+        depth=job.depth,
+        meta=job.meta,
+        give_up_after=job.give_up_after,
+    )
+    if not fresh:
+        return _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)))
+    return int(turn)
+
+
+def _same_request(job: NewJob, existing: Rows) -> None:
+    _, old_hash, status, _ = one(existing)
+    if status != "open":
+        _compare(job.key or job.id, old_hash, job.request_hash)
+
+
+def _compare(name: str, old: str | None, new: str | None) -> None:
+    if old is not None and new is not None and old != new:
+        raise KeyConflict(
+            f"the key {name!r} was used before with another content: choose another key, or ask for the same parts, "
+            "task and options"
+        )
+
+
+def _insert_chunk(job: NewJob, turn: int, first: int, payloads: list[str]) -> Txn[Rows]:
+    return (
+        yield SQL.insert_parts(
+            bucket=job.bucket,
+            job_id=job.id,
+            first=first,
+            payloads=payloads,
+            run_parts=limits.STRIPE_RUN_PARTS,
+            stripes=job.stripes,
+            delay=job.delay,
+            queue=job.queue,
+            task=job.task,
+            priority=job.priority,
+            turn=turn,
+            attempts=job.attempts,
+        )
+    )
+
+
+def _held(bucket: int, job_id: str) -> Txn[tuple[object, ...]]:
+    rows = yield SQL.held_job(bucket=bucket, id=job_id)
+    if not rows:
+        raise UnknownJob(f"there is no job {job_id}")
+    return rows[0]
+
+
+def in_chunks(payloads: Iterable[str]) -> Iterable[list[str]]:
+    """Cut a stream of payloads into lists that one INSERT can carry."""
+    stream = iter(payloads)
+    while chunk := list(islice(stream, limits.CHUNK_PARTS)):
+        yield chunk

@@ -1,0 +1,99 @@
+-- Create a job with its parts: all at once, or open, append, seal.
+-- Lock order: stripes, then the job; inserts last.
+
+-- name: find_job
+-- The job of an id, to tell "the same request again" from "the same key, another content".
+SELECT id, request_hash, status, planned_parts FROM fanin.job WHERE bucket = :bucket AND id = :id;
+
+-- name: first_turn
+-- The smallest turn still waiting in the queue: a new job starts beside it, not behind everything.
+SELECT coalesce(min(turn), 0) FROM fanin.part WHERE bucket = :bucket AND queue = :queue AND priority = :priority AND ready;
+
+-- name: create_job
+-- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again.
+INSERT INTO fanin.job (bucket, id, task, queue, key, request_hash, status, planned_parts, sealed_parts, open_stripes,
+    stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta, created_at, give_up_at)
+VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :sealed, :open_stripes,
+    :stripes, :turn, :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta,
+    fanin.clock(), fanin.clock() + :give_up_after)
+ON CONFLICT (bucket, id) DO NOTHING
+RETURNING id;
+
+-- name: create_stripes
+-- rows: job_id, stripe, created, sealed, judged
+-- The counters, written together with the parts that they count.
+INSERT INTO fanin.job_stripe
+    (bucket, job_id, stripe, created, remaining, succeeded, failed, abandoned, sealed, closed, judged)
+SELECT :bucket, u.job_id, u.stripe, u.created, u.created, 0, 0, 0, u.sealed, false, u.judged
+FROM unnest(:job_id::uuid[], :stripe::smallint[], :created::int[], :sealed::bool[], :judged::bool[]) --pg
+    AS u (job_id, stripe, created, sealed, judged); --pg
+FROM (SELECT value->>0 AS job_id, value->>1 AS stripe, value->>2 AS created, value->>3 AS sealed, --lite
+    value->>4 AS judged FROM json_each(:rows)) AS u; --lite
+
+-- name: insert_parts --pg
+-- One chunk of parts with consecutive indexes. A part that stands already is left alone and not counted again.
+INSERT INTO fanin.part (bucket, job_id, idx, stripe, status, ready, queue, task, priority, turn, attempt,
+    attempts_allowed, due_at, payload)
+SELECT :bucket, :job_id, :first + u.n - 1, ((:first + u.n - 1) / :run_parts) % :stripes, 'pending',
+    :delay::double precision <= 0, :queue, :task, :priority, :turn + :first + u.n - 1, 0,
+    :attempts, fanin.clock() + :delay, u.payload
+FROM unnest(:payloads::text[]) WITH ORDINALITY AS u (payload, n)
+ON CONFLICT (bucket, job_id, idx) DO NOTHING
+RETURNING stripe;
+
+-- name: insert_parts --lite
+-- One chunk of parts with consecutive indexes. A part that stands already is left alone and not counted again.
+INSERT INTO fanin.part (bucket, job_id, idx, stripe, status, ready, queue, task, priority, turn, attempt,
+    attempts_allowed, due_at, payload)
+SELECT :bucket, :job_id, :first + u.key, ((:first + u.key) / :run_parts) % :stripes, 'pending',
+    :delay <= 0, :queue, :task, :priority, :turn + :first + u.key, 0,
+    :attempts, fanin.clock() + :delay, u.value
+FROM json_each(:payloads) AS u
+WHERE true
+ON CONFLICT (bucket, job_id, idx) DO NOTHING
+RETURNING stripe;
+
+-- name: held_job
+-- What an append or seal must know of the job. None of these columns changes while the job is open.
+SELECT status, request_hash, stripes, turn, priority, attempts, queue, task, policy, planned_parts
+FROM fanin.job WHERE bucket = :bucket AND id = :id;
+
+-- name: add_created
+-- rows: stripe, created
+-- An append counts what it really inserted, on stripes that are neither sealed nor closed.
+WITH mine AS MATERIALIZED (
+    SELECT s.stripe, u.created
+    FROM unnest(:stripe::smallint[], :created::int[]) AS u (stripe, created) --pg
+    FROM (SELECT value->>0 AS stripe, value->>1 AS created FROM json_each(:rows)) AS u --lite
+    JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = :job_id AND s.stripe = u.stripe
+    ORDER BY s.stripe
+    FOR NO KEY UPDATE OF s --pg
+)
+UPDATE fanin.job_stripe AS s SET created = s.created + m.created, remaining = s.remaining + m.created
+FROM mine AS m
+WHERE s.bucket = :bucket AND s.job_id = :job_id AND s.stripe = m.stripe AND NOT s.sealed AND NOT s.closed
+RETURNING s.stripe;
+
+-- name: lock_for_seal
+-- All stripes, ascending, before any of them is written.
+SELECT stripe, created, remaining, sealed, closed FROM fanin.job_stripe
+WHERE bucket = :bucket AND job_id = :job_id ORDER BY stripe
+FOR NO KEY UPDATE --pg
+;
+
+-- name: seal_stripes
+-- From here on nothing can be appended.
+UPDATE fanin.job_stripe SET sealed = true WHERE bucket = :bucket AND job_id = :job_id AND NOT sealed AND NOT closed
+RETURNING stripe;
+
+-- name: seal_job
+-- The start of the run: the countdown begins with the stripes that still have live parts.
+UPDATE fanin.job SET status = 'running', sealed_parts = :created, open_stripes = :open_stripes,
+    request_hash = coalesce(:request_hash, request_hash), give_up_at = CASE WHEN :keep THEN give_up_at END
+WHERE bucket = :bucket AND id = :id AND status = 'open'
+RETURNING id;
+
+-- name: ring
+-- The doorbell of a queue. A hint only: a worker that misses it finds the parts by looking.
+SELECT pg_notify('fanin.bell', :queue); --pg
+SELECT :queue WHERE false; --lite

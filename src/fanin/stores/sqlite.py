@@ -1,0 +1,347 @@
+"""The embedded store: one file, any number of processes on one host, one writer at a time.
+
+Every writing transaction is BEGIN IMMEDIATE: a deferred one that reads first and writes later fails at once under
+contention, whatever the busy timeout. WAL with synchronous=FULL: an acknowledged commit survives a power cut.
+
+Between processes of fanin, two lock files beside the database make a turnstile: whoever waits for the writer's place
+holds the queue's place meanwhile, so a process that commits in a loop cannot starve the others. They serve fairness
+alone; when they do not move (a stopped process holds one), SQLite's own lock decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import apsw
+
+from fanin.domain.errors import BadOption, SchemaMismatch, StoreBusy, StoreUnreachable, Unavailable, UnsafeStore
+from fanin.protocol.steps import Rows, Statement, Txn, TxnFactory
+from fanin.stores import migrate
+from fanin.stores.base import Bell, Store, drive, retry
+
+T = TypeVar("T")
+
+MIN_SQLITE = (3, 51, 3)
+BUSY_SECONDS = 10.0
+TURN_SECONDS = 2.0
+POLL_SECONDS = 0.03
+NETWORK_FILE_SYSTEMS = frozenset(
+    "nfs nfs4 cifs smb2 smb3 smbfs 9p afs ncpfs fuse.sshfs fuse.s3fs fuse.glusterfs ceph lustre beegfs gpfs "
+    "vboxsf vmhgfs fuse.vmhgfs-fuse fuse.rclone fuse.gcsfuse prl_fs".split()
+)
+
+_opened_by: dict[str, str] = {}
+"""Real path to the copy of SQLite (``apsw`` or ``sqlite3``) through which this process opened the file. Two copies in
+one process drop each other's locks: closing a file in one releases the POSIX locks of the other."""
+
+
+class SqliteStore(Store):
+    """See the module. ``clock`` gives seconds since the epoch; tests put their own."""
+
+    dialect = "lite"
+
+    def __init__(self, url: str, path: str, clock: Callable[[], float] = time.time) -> None:
+        self.url = url
+        self.path = os.path.realpath(path)
+        self.clock = clock
+        self._pid = -1
+        self._reset()
+
+    def _reset(self) -> None:
+        self._local = threading.local()
+        self._writing = threading.Lock()
+        self._writer: apsw.Connection | None = None
+        self._turnstile: _Turnstile | None = None
+        self._connections: list[apsw.Connection] = []
+        self._pid = os.getpid()
+
+    def run(self, factory: TxnFactory[T]) -> T:
+        return retry(self._write, factory)
+
+    def _write(self, factory: TxnFactory[T]) -> T:
+        self._after_fork()
+        with self._writing:
+            connection = self._open_writer()
+            assert self._turnstile is not None
+            with self._turnstile.turn(), translated(self.path):
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    value = drive(factory(), lambda statement: execute(connection, statement))
+                    connection.execute("COMMIT")
+                    return value
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+
+    def read(self, factory: TxnFactory[T]) -> T:
+        return retry(self._read, factory)
+
+    def _read(self, factory: TxnFactory[T]) -> T:
+        connection = self._reader()
+        with translated(self.path):
+            connection.execute("BEGIN")
+            try:
+                return drive(factory(), lambda statement: execute(connection, statement))
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def table(self, statement: Statement) -> list[dict[str, Any]]:
+        with translated(self.path):
+            cursor = self._reader().cursor()
+            cursor.execute(statement.query.for_sqlite(), statement.sqlite_values())
+            try:
+                names = [column[0] for column in cursor.get_description()]
+            except apsw.ExecutionCompleteError:
+                return []
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def run_in(self, connection: Any, txn: Txn[T]) -> T:
+        if isinstance(connection, apsw.Connection):
+            self._check_same_file(connection.db_filename("main"))
+            if not connection.in_transaction:
+                raise BadOption("within=: this apsw connection is not in a transaction: put the call in `with connection:`")
+            connection.create_scalar_function("fanin_clock", self.clock, 0)
+            with translated(self.path):
+                self._check_schema(lambda sql: list(connection.execute(sql)))
+                return drive(txn, lambda statement: execute(connection, statement))
+        return self._run_in_stdlib(connection, txn)
+
+    def _run_in_stdlib(self, connection: Any, txn: Txn[T]) -> T:
+        import sqlite3
+
+        if not isinstance(connection, sqlite3.Connection):
+            raise BadOption(
+                f"within={type(connection).__module__}.{type(connection).__qualname__}: this store is the SQLite file "
+                f"{self.path}, so the connection must be an apsw or sqlite3 connection to it"
+            )
+        files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
+        self._check_same_file(files[0])
+        claim_file(self.path, "sqlite3")
+        connection.create_function("fanin_clock", 0, self.clock)
+        self._check_schema(lambda sql: connection.execute(sql).fetchall())
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
+
+        def on_stdlib(statement: Statement) -> Rows:
+            return connection.execute(statement.query.for_sqlite(), statement.sqlite_values()).fetchall()
+
+        return drive(txn, on_stdlib)
+
+    def _check_same_file(self, filename: str) -> None:
+        if not filename or os.path.realpath(filename) != self.path:
+            raise BadOption(
+                f"within=: the connection is open on {filename or 'a database in memory'}, the application on {self.path}: "
+                "both must be the same file for one transaction to hold both"
+            )
+
+    def _check_schema(self, query: Callable[[str], list[Any]]) -> None:
+        found = query("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'fanin_migration'")
+        if not found:
+            raise SchemaMismatch(f"{self.path} has no fanin tables yet: run `fanin migrate --url {self.url}` once")
+        migrate.judge([row[0] for row in query("SELECT version FROM fanin_migration")], self.url)
+
+    def bell(self, queues: list[str]) -> Bell:
+        return SqliteBell(self)
+
+    def reserve(self) -> Store:
+        return SqliteStore(self.url, self.path, self.clock)
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            for connection in self._connections:
+                connection.close()
+            if self._turnstile is not None:
+                self._turnstile.close()
+        self._reset()
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():  # an SQLite connection must never cross a fork, not even to be closed
+            _abandoned.append((self._connections, self._turnstile))
+            self._reset()
+
+    def _open_writer(self) -> apsw.Connection:
+        if self._writer is None:
+            self._turnstile = _Turnstile(self.path)
+            self._writer = self.connect()
+            migrate.embedded(self._writer, self.url)
+            self._connections.append(self._writer)
+            rows = list(self._writer.execute("SELECT value FROM fanin_setting WHERE name = 'buckets'"))
+            self.buckets = int(str(rows[0][0]))
+        return self._writer
+
+    def _reader(self) -> apsw.Connection:
+        self._after_fork()
+        connection: apsw.Connection | None = getattr(self._local, "reader", None)
+        if connection is None:
+            with self._writing:
+                self._open_writer()
+            connection = self._local.reader = self.connect()
+            self._connections.append(connection)
+        return connection
+
+    def connect(self) -> apsw.Connection:
+        """A new connection with everything set that the promise rests on."""
+        check_library()
+        check_file_system(self.path)
+        claim_file(self.path, "apsw")
+        with translated(self.path):
+            connection = apsw.Connection(self.path)
+            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            mode = list(connection.execute("PRAGMA journal_mode = WAL"))[0][0]
+            if mode != "wal":
+                raise UnsafeStore(f"{self.path} cannot be put in WAL mode (it is in {mode}): use a file on a local disk")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA cache_size = -32768")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            connection.create_scalar_function("fanin_clock", lambda: self.clock(), 0)
+            return connection
+
+
+def execute(connection: apsw.Connection, statement: Statement) -> Rows:
+    # Every RETURNING row is fetched before the next statement, and so before COMMIT.
+    return connection.execute(statement.query.for_sqlite(), statement.sqlite_values()).fetchall()
+
+
+class SqliteBell(Bell):
+    """Watches ``data_version``, which changes when another connection has committed: a few microseconds a look."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._rung = threading.Event()
+        self._connection = store.connect()
+        self._seen = self._version()
+
+    def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self._rung.wait(min(POLL_SECONDS, left)):
+                self._rung.clear()
+                return True
+            if (version := self._version()) != self._seen:
+                self._seen = version
+                return True
+        return False
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _version(self) -> int:
+        try:
+            return int(self._connection.pragma("data_version"))
+        except apsw.Error:
+            return -1  # looking is only a hint; the worker's own transaction reports what is wrong
+
+
+class _Turnstile:
+    """Two lock files: hold the first while waiting for the second, let go of the first when you have it."""
+
+    def __init__(self, path: str) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._queue = os.open(path + "-queue", flags, 0o666)
+            self._place = os.open(path + "-writer", flags, 0o666)
+        except OSError as problem:
+            raise StoreUnreachable(f"cannot write beside {path}: {problem.strerror}; check the folder's permissions") from None
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        deadline = time.monotonic() + TURN_SECONDS
+        queued = self._take(self._queue, deadline)
+        placed = self._take(self._place, deadline)
+        if queued:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            if placed:
+                fcntl.flock(self._place, fcntl.LOCK_UN)
+
+    @staticmethod
+    def _take(lock: int, deadline: float) -> bool:
+        pause = 0.0001
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.002)
+
+    def close(self) -> None:
+        os.close(self._queue)
+        os.close(self._place)
+
+
+_abandoned: list[object] = []
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """SQLite's errors as ours. Busy, full and broken disks are `Unavailable`: never a failure of a part."""
+    try:
+        yield
+    except (apsw.BusyError, apsw.LockedError, apsw.BusyError) as problem:
+        raise StoreBusy(f"{path} is locked by another program: {problem}") from problem
+    except apsw.FullError as problem:
+        raise Unavailable(f"no space left for {path}: free some; nothing was written") from problem
+    except apsw.IOError as problem:
+        raise Unavailable(f"{path}: input/output error: {problem}") from problem
+    except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as problem:
+        raise StoreUnreachable(f"cannot open {path} for writing: {problem}; check that its folder exists") from problem
+    except apsw.NotADBError as problem:
+        raise UnsafeStore(f"{path} is not an SQLite database; name another file") from problem
+
+
+def check_library() -> None:
+    """Raise `UnsafeStore` for a library that can lose data in WAL mode with several processes."""
+    version = tuple(int(n) for n in apsw.sqlite_lib_version().split("."))
+    if version < MIN_SQLITE:
+        wanted = ".".join(map(str, MIN_SQLITE))
+        raise UnsafeStore(
+            f"SQLite {apsw.sqlite_lib_version()} has a bug that loses commits in WAL mode; {wanted} or later is needed: "
+            "pip install -U apsw"
+        )
+
+
+def check_file_system(path: str, mounts: str = "/proc/mounts") -> None:
+    """Raise `UnsafeStore` for a file on a network or shared file system, where SQLite's locks do not hold."""
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as lines:
+            table = [line.split()[1:3] for line in lines]
+    except OSError:
+        return  # no such table on this system: nothing can be said
+    folder = os.path.dirname(os.path.abspath(path))
+    best, kind = "", ""
+    for point, file_system in table:
+        point = point.replace("\\040", " ")
+        if (folder == point or folder.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, file_system
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise UnsafeStore(
+            f"{path} is on a {kind} file system ({best}): its file locks cannot be trusted, so commits could be lost. "
+            "Use a file on a local disk, or PostgreSQL for several hosts"
+        )
+
+
+def claim_file(path: str, library: str) -> None:
+    """Note that this process opens ``path`` through ``library``; raise `UnsafeStore` if another copy did before."""
+    other = _opened_by.setdefault(path, library)
+    if other != library:
+        raise UnsafeStore(
+            f"this process has opened {path} through {other} already, and {library} is another copy of SQLite: two copies "
+            "in one process release each other's locks. Use an apsw connection (fanin's own) for `within=`, or do the one "
+            "thing in another process"
+        )
