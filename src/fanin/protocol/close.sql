@@ -35,17 +35,18 @@ FOR NO KEY UPDATE --pg
 -- Live parts of the closed stripe become abandoned. The only write that takes parts after a stripe; it skips what is
 -- locked and therefore never waits.
 WITH live AS MATERIALIZED (
-    SELECT ctid FROM fanin.part --pg
-    SELECT idx FROM fanin.part --lite
+    SELECT ctid AS place FROM fanin.part --pg
+    SELECT bucket, job_id, idx FROM fanin.part --lite
     WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND status IN ('pending', 'running')
     ORDER BY idx
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED --pg
 )
 UPDATE fanin.part AS p SET status = 'abandoned', ready = false
-WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.status IN ('pending', 'running')
-    AND p.ctid = ANY(ARRAY(SELECT ctid FROM live)) --pg
-    AND p.idx IN (SELECT idx FROM live) --lite
+FROM live AS l
+WHERE p.ctid = l.place --pg
+WHERE p.bucket = l.bucket AND p.job_id = l.job_id AND p.idx = l.idx --lite
+    AND p.status IN ('pending', 'running')
 RETURNING p.idx;
 
 -- name: count_swept

@@ -57,22 +57,23 @@ def settle(
     answers: dict[int, Settled] = {}
     ended: list[Change] = []
     log: list[Row] = []
-    for job_id, keys in groupby(sorted(heard), key=lambda key: key[0]):
-        numbers = [heard[key] for key in keys]
-        rows = [_part_row(reports[n]) for n in numbers]
-        changed = yield SQL.settle_parts(bucket=bucket, job_id=job_id, rows=rows)
-        for idx, stripe, status in changed:
-            n = heard[job_id, idx]
-            answers[n] = Settled(Verdict.OK, status, reports[n].claim.attempt)
-            if status in ("succeeded", "failed"):
-                ended.append((job_id, stripe, status))
-            if status != "succeeded":
-                log.append(_log_row(reports[n], status, worker))
+    rows = [_part_row(reports[heard[key]]) for key in sorted(heard)]
+    changed = (yield SQL.settle_parts(bucket=bucket, rows=rows)) if rows else []
+    for job_id, idx, stripe, status in changed:
+        n = heard[job_id, idx]
+        answers[n] = Settled(Verdict.OK, status, reports[n].claim.attempt)
+        if status in ("succeeded", "failed"):
+            ended.append((job_id, stripe, status))
+        if status != "succeeded":
+            log.append(_log_row(reports[n], status, worker))
     for n in range(len(reports)):
         if n not in answers:
-            answers[n] = yield from _explain(bucket, reports[n], closed)
-            if answers[n].verdict in (Verdict.LOST, Verdict.CLOSED):
-                log.append(_refused_row(reports[n], answers[n], worker))
+            answer = yield from _explain(bucket, reports[n], closed)
+            if answer is None:
+                raise Again(lambda: settle(bucket, reports, worker, closed))
+            answers[n] = answer
+            if answer.verdict in (Verdict.LOST, Verdict.CLOSED):
+                log.append(_refused_row(reports[n], answer, worker))
 
     if ended:
         counted = yield from count(bucket, ended)
@@ -91,11 +92,8 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
 
     A part that was renewed, settled or swept since it was seen is left alone by the guard of the write.
     """
-    reaped: list[tuple[str, int, int, int, str | None]] = []
-    for job_id, rows in groupby(sorted(row for row in seen if row[0] not in closed), key=lambda row: row[0]):
-        keys = [(idx, attempt) for _, idx, attempt in rows]
-        failed = yield SQL.reap_parts(bucket=bucket, job_id=job_id, rows=keys)
-        reaped += [(job_id, idx, stripe, attempt, worker) for idx, stripe, attempt, worker in failed]
+    rows = sorted(row for row in seen if row[0] not in closed)
+    reaped = (yield SQL.reap_parts(bucket=bucket, rows=rows)) if rows else []
     if not reaped:
         return 0
     counted = yield from count(bucket, [(job_id, stripe, "failed") for job_id, _, stripe, _, _ in reaped])
@@ -251,8 +249,8 @@ def sums(bucket: int, job_id: str) -> Txn[Counts]:
     return Counts(int(created), int(remaining), int(succeeded), int(failed), bool(sealed))
 
 
-def _explain(bucket: int, report: Report, closed: frozenset[str]) -> Txn[Settled]:
-    """Why this report changed nothing."""
+def _explain(bucket: int, report: Report, closed: frozenset[str]) -> Txn[Settled | None]:
+    """Why this report changed nothing. None if it should have: its row had moved while the write was under way."""
     claim = report.claim
     rows = yield SQL.look_at_part(bucket=bucket, job_id=claim.job_id, idx=claim.idx, result=report.result)
     if not rows:
@@ -260,6 +258,8 @@ def _explain(bucket: int, report: Report, closed: frozenset[str]) -> Txn[Settled
     status, attempt, claim_id, same = rows[0]
     if (attempt, claim_id) != (claim.attempt, claim.claim_id):
         return Settled(Verdict.LOST, status, attempt)
+    if status == "running" and claim.job_id not in closed:
+        return None
     if claim.job_id in closed and status not in ("succeeded", "failed"):
         return Settled(Verdict.CLOSED, status, attempt)
     return Settled(_verdict(report.verb, status, bool(same)), status, attempt)
@@ -282,7 +282,7 @@ def _verdict(verb: str, status: str, same: bool) -> Verdict:
 def _part_row(report: Report) -> Row:
     claim = report.claim
     delay = min(max(report.delay, 0.0), limits.DELAY_SECONDS_MAX)
-    return (claim.idx, claim.attempt, claim.claim_id, report.verb, report.result, delay)
+    return (claim.job_id, claim.idx, claim.attempt, claim.claim_id, report.verb, report.result, delay)
 
 
 def _log_row(report: Report, status: str, worker: str | None) -> Row:

@@ -1,32 +1,25 @@
 -- The centre: reports about parts are settled, counted down, and the last one ends the job.
 -- Lock order, in every transaction of this room: parts by (job, idx); stripes by (job, stripe); jobs by id; inserts.
 -- A batch goes through its jobs in ascending order once per class; a statement locks the rows of one job in index order.
--- No write joins a list of keys: such a join may be planned as a scan of all parts. idx = ANY is an index condition.
+--
+-- A batch is found and locked row by row in the order of its list (the LATERAL cannot be planned otherwise), then
+-- written by the rows' places. Any other form may be planned as a scan of all parts of a job, and was. A row that moved
+-- since the statement began is not found by its place: then the whole transaction is run again.
 
 -- name: settle_parts --pg
--- rows: idx, attempt, claim_id, verb, result, delay
--- One guarded write for all reports about one job, in the order of idx. Only the holder (attempt and claim id) of a
--- running part is heard. width_bucket finds the place of an idx in the sorted list.
-UPDATE fanin.part AS p SET
-    status = CASE WHEN (:verb::text[])[width_bucket(p.idx, :idx::int[])] = 'succeed' THEN 'succeeded'
-        WHEN (:verb::text[])[width_bucket(p.idx, :idx::int[])] = 'fail'
-            OR ((:verb::text[])[width_bucket(p.idx, :idx::int[])] = 'retry' AND p.attempt >= p.attempts_allowed)
-        THEN 'failed' ELSE 'pending' END,
-    ready = (:delay::double precision[])[width_bucket(p.idx, :idx::int[])] <= 0
-        AND ((:verb::text[])[width_bucket(p.idx, :idx::int[])] = 'release'
-            OR ((:verb::text[])[width_bucket(p.idx, :idx::int[])] = 'retry' AND p.attempt < p.attempts_allowed)),
-    attempts_allowed = p.attempts_allowed
-        + CASE WHEN (:verb::text[])[width_bucket(p.idx, :idx::int[])] = 'release' THEN 1 ELSE 0 END,
-    due_at = fanin.clock() + (:delay::double precision[])[width_bucket(p.idx, :idx::int[])],
-    result = (:result::text[])[width_bucket(p.idx, :idx::int[])]
-WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = ANY(:idx::int[]) AND p.status = 'running'
-    AND p.attempt = (:attempt::int[])[width_bucket(p.idx, :idx::int[])]
-    AND p.claim_id = (:claim_id::uuid[])[width_bucket(p.idx, :idx::int[])]
-RETURNING p.idx, p.stripe, p.status;
-
--- name: settle_parts --lite
--- rows: idx, attempt, claim_id, verb, result, delay
--- The same guarded write.
+-- rows: job_id, idx, attempt, claim_id, verb, result, delay
+-- One guarded write for all reports of a batch, sorted by (job, idx). Only the holder of a running part is heard.
+WITH mine AS MATERIALIZED (
+    SELECT held.ctid AS place, u.verb, u.result, u.delay
+    FROM unnest(:job_id::uuid[], :idx::int[], :attempt::int[], :claim_id::uuid[], :verb::text[], :result::text[],
+        :delay::double precision[]) AS u (job_id, idx, attempt, claim_id, verb, result, delay)
+    CROSS JOIN LATERAL (
+        SELECT p.ctid FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = u.job_id AND p.idx = u.idx
+            AND p.status = 'running' AND p.attempt = u.attempt AND p.claim_id = u.claim_id
+        FOR NO KEY UPDATE
+    ) AS held
+)
 UPDATE fanin.part AS p SET
     status = CASE WHEN m.verb = 'succeed' THEN 'succeeded'
         WHEN m.verb = 'fail' OR (m.verb = 'retry' AND p.attempt >= p.attempts_allowed) THEN 'failed'
@@ -35,23 +28,60 @@ UPDATE fanin.part AS p SET
     attempts_allowed = p.attempts_allowed + CASE WHEN m.verb = 'release' THEN 1 ELSE 0 END,
     due_at = fanin.clock() + m.delay,
     result = m.result
-FROM (SELECT value->>0 AS idx, value->>1 AS attempt, value->>2 AS claim_id, value->>3 AS verb, value->>4 AS result,
-    value->>5 AS delay FROM json_each(:rows)) AS m
-WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = m.idx
-    AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
-RETURNING p.idx, p.stripe, p.status;
+FROM mine AS m
+WHERE p.ctid = m.place AND p.status = 'running'
+RETURNING p.job_id, p.idx, p.stripe, p.status;
 
--- name: reap_parts
--- rows: idx, attempt
+-- name: settle_parts --lite
+-- rows: job_id, idx, attempt, claim_id, verb, result, delay
+-- The same guarded write. The bucket comes with the list, so that each part is found by its whole key.
+WITH mine AS MATERIALIZED (
+    SELECT :bucket AS bucket, value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt, value->>3 AS claim_id,
+    value->>4 AS verb, value->>5 AS result, value->>6 AS delay FROM json_each(:rows)
+)
+UPDATE fanin.part AS p SET
+    status = CASE WHEN m.verb = 'succeed' THEN 'succeeded'
+        WHEN m.verb = 'fail' OR (m.verb = 'retry' AND p.attempt >= p.attempts_allowed) THEN 'failed'
+        ELSE 'pending' END,
+    ready = m.delay <= 0 AND (m.verb = 'release' OR (m.verb = 'retry' AND p.attempt < p.attempts_allowed)),
+    attempts_allowed = p.attempts_allowed + CASE WHEN m.verb = 'release' THEN 1 ELSE 0 END,
+    due_at = fanin.clock() + m.delay,
+    result = m.result
+FROM mine AS m
+WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
+    AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
+RETURNING p.job_id, p.idx, p.stripe, p.status;
+
+-- name: reap_parts --pg
+-- rows: job_id, idx, attempt
 -- Parts whose last allowed attempt ran out of its lease have failed, however their workers died. The guard repeats
 -- what was seen: a holder that renewed or reported meanwhile wins.
+WITH spent AS MATERIALIZED (
+    SELECT held.ctid AS place
+    FROM unnest(:job_id::uuid[], :idx::int[], :attempt::int[]) AS u (job_id, idx, attempt)
+    CROSS JOIN LATERAL (
+        SELECT p.ctid FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = u.job_id AND p.idx = u.idx AND p.status = 'running'
+            AND p.attempt = u.attempt AND p.attempt >= p.attempts_allowed AND p.due_at <= fanin.clock()
+        FOR NO KEY UPDATE
+    ) AS held
+)
 UPDATE fanin.part AS p SET status = 'failed', ready = false
-FROM (SELECT value->>0 AS idx, value->>1 AS attempt FROM json_each(:rows)) AS m --lite
-WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.status = 'running'
-    AND p.idx = ANY(:idx::int[]) AND p.attempt = (:attempt::int[])[width_bucket(p.idx, :idx::int[])] --pg
-    AND p.idx = m.idx AND p.attempt = m.attempt --lite
-    AND p.attempt >= p.attempts_allowed AND p.due_at <= fanin.clock()
-RETURNING p.idx, p.stripe, p.attempt, p.worker;
+FROM spent AS s
+WHERE p.ctid = s.place AND p.status = 'running' AND p.attempt >= p.attempts_allowed AND p.due_at <= fanin.clock()
+RETURNING p.job_id, p.idx, p.stripe, p.attempt, p.worker;
+
+-- name: reap_parts --lite
+-- rows: job_id, idx, attempt
+-- The same guarded write.
+WITH mine AS MATERIALIZED (
+    SELECT :bucket AS bucket, value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt FROM json_each(:rows)
+)
+UPDATE fanin.part AS p SET status = 'failed', ready = false
+FROM mine AS m
+WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx AND p.status = 'running'
+    AND p.attempt = m.attempt AND p.attempt >= p.attempts_allowed AND p.due_at <= fanin.clock()
+RETURNING p.job_id, p.idx, p.stripe, p.attempt, p.worker;
 
 -- name: look_at_part
 -- Why a report changed nothing: read in a statement of its own, after the write that found no row.

@@ -6,7 +6,6 @@ A lease is a hint for liveness only. Safety rests on the token (attempt and clai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from fanin.domain import limits
 from fanin.domain.model import Claim
@@ -47,12 +46,14 @@ def any_ready(bucket: int, queue: str) -> Txn[bool]:
 
 def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
     """Extend the leases of ``held`` (claim, seconds). Returns the claims that are lost: their work must stop."""
+    rows = sorted((c.job_id, c.idx, c.attempt, c.claim_id, lease) for c, lease in held)
+    renewed = {(job_id, idx) for job_id, idx in (yield SQL.renew_parts(bucket=bucket, rows=rows))}
     lost: list[Claim] = []
-    for job_id, group in groupby(sorted(held, key=lambda pair: pair[0].key), key=lambda pair: pair[0].job_id):
-        mine = list(group)
-        rows = [(c.idx, c.attempt, c.claim_id, lease) for c, lease in mine]
-        renewed = {idx for (idx,) in (yield SQL.renew_parts(bucket=bucket, job_id=job_id, rows=rows))}
-        lost += [c for c, _ in mine if c.idx not in renewed]
+    for c, _ in held:
+        if c.key not in renewed and not (
+            yield SQL.still_held(bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id)
+        ):
+            lost.append(c)
     return lost
 
 

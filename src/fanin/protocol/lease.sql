@@ -10,7 +10,7 @@ SELECT EXISTS (SELECT 1 FROM fanin.part WHERE bucket = :bucket AND queue = :queu
 -- other form may claim more than the limit. SKIP LOCKED only saves waiting; the fence decides. The rows are found again
 -- by their place on disk: one that moved since the snapshot is left for the next claim.
 WITH next AS MATERIALIZED (
-    SELECT ctid FROM fanin.part
+    SELECT ctid AS place FROM fanin.part
     WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[])
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
@@ -19,13 +19,14 @@ WITH next AS MATERIALIZED (
 UPDATE fanin.part AS p SET status = 'running', ready = false, attempt = p.attempt + 1, claim_id = :claim_id,
     worker = :worker,
     due_at = fanin.clock() + (:leases::double precision[])[array_position(:tasks::text[], p.task)]
-WHERE p.bucket = :bucket AND p.ctid = ANY(ARRAY(SELECT ctid FROM next)) AND p.ready AND p.attempt < p.attempts_allowed
+FROM next AS n
+WHERE p.ctid = n.place AND p.ready AND p.attempt < p.attempts_allowed
 RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint;
 
 -- name: claim_parts --lite
 -- The next parts of a queue, in the order of priority and turn.
 WITH next AS MATERIALIZED (
-    SELECT job_id, idx FROM fanin.part INDEXED BY fanin.part_ready
+    SELECT bucket, job_id, idx FROM fanin.part INDEXED BY fanin.part_ready
     WHERE bucket = :bucket AND queue = :queue AND ready AND task IN (SELECT value FROM json_each(:tasks))
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
@@ -35,23 +36,46 @@ UPDATE fanin.part AS p SET status = 'running', ready = false, attempt = p.attemp
     due_at = fanin.clock() + (SELECT l.value FROM json_each(:leases) l JOIN json_each(:tasks) t USING (key)
         WHERE t.value = p.task)
 FROM next AS n
-WHERE p.bucket = :bucket AND p.job_id = n.job_id AND p.idx = n.idx AND p.attempt < p.attempts_allowed
+WHERE p.bucket = n.bucket AND p.job_id = n.job_id AND p.idx = n.idx AND p.attempt < p.attempts_allowed
 RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint;
 
--- name: renew_parts
--- rows: idx, attempt, claim_id, lease
--- The heartbeat, for the parts of one job in the order of idx. It changes no row for an attempt that does not hold its
--- part, and that stops the work. A part that was made ready because its lease had run out is held again, if nobody
--- has claimed it.
-UPDATE fanin.part AS p SET ready = false,
-    due_at = fanin.clock() + (:lease::double precision[])[width_bucket(p.idx, :idx::int[])] --pg
-    due_at = fanin.clock() + m.lease FROM (SELECT value->>0 AS idx, value->>1 AS attempt, value->>2 AS claim_id, --lite
-    value->>3 AS lease FROM json_each(:rows)) AS m --lite
-WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.status = 'running'
-    AND p.idx = ANY(:idx::int[]) AND (p.attempt, p.claim_id) = --pg
-    ((:attempt::int[])[width_bucket(p.idx, :idx::int[])], (:claim_id::uuid[])[width_bucket(p.idx, :idx::int[])]) --pg
-    AND p.idx = m.idx AND p.attempt = m.attempt AND p.claim_id = m.claim_id --lite
-RETURNING p.idx;
+-- name: renew_parts --pg
+-- rows: job_id, idx, attempt, claim_id, lease
+-- The heartbeat, sorted by (job, idx). It changes no row for an attempt that does not hold its part, and that stops the
+-- work. A part made ready because its lease had run out is held again, if nobody has claimed it.
+WITH mine AS MATERIALIZED (
+    SELECT held.ctid AS place, u.lease
+    FROM unnest(:job_id::uuid[], :idx::int[], :attempt::int[], :claim_id::uuid[], :lease::double precision[])
+        AS u (job_id, idx, attempt, claim_id, lease)
+    CROSS JOIN LATERAL (
+        SELECT p.ctid FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = u.job_id AND p.idx = u.idx
+            AND p.status = 'running' AND p.attempt = u.attempt AND p.claim_id = u.claim_id
+        FOR NO KEY UPDATE
+    ) AS held
+)
+UPDATE fanin.part AS p SET due_at = fanin.clock() + m.lease, ready = false
+FROM mine AS m
+WHERE p.ctid = m.place AND p.status = 'running'
+RETURNING p.job_id, p.idx;
+
+-- name: renew_parts --lite
+-- rows: job_id, idx, attempt, claim_id, lease
+-- The same guarded write.
+WITH mine AS MATERIALIZED (
+    SELECT :bucket AS bucket, value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt, value->>3 AS claim_id,
+    value->>4 AS lease FROM json_each(:rows)
+)
+UPDATE fanin.part AS p SET due_at = fanin.clock() + m.lease, ready = false
+FROM mine AS m
+WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
+    AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
+RETURNING p.job_id, p.idx;
+
+-- name: still_held
+-- Whether a claim that was not renewed is really lost: its row may only have moved while the renewal was under way.
+SELECT 1 FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
+    AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id;
 
 -- name: save_checkpoint
 -- A checkpoint is a renewal that leaves something behind for the next attempt.
@@ -65,8 +89,8 @@ RETURNING idx;
 -- Parts whose moment has come: a delayed one may be claimed, a running one has lost its lease and may be claimed too.
 -- Its holder may still report, until somebody else has claimed it. Parts without an allowance are left to the reaper.
 WITH due AS MATERIALIZED (
-    SELECT ctid FROM fanin.part --pg
-    SELECT job_id, idx FROM fanin.part --lite
+    SELECT ctid AS place FROM fanin.part --pg
+    SELECT bucket, job_id, idx FROM fanin.part --lite
     WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND due_at <= fanin.clock()
         AND attempt < attempts_allowed
     ORDER BY due_at
@@ -74,8 +98,9 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED --pg
 )
 UPDATE fanin.part AS p SET ready = true
-WHERE p.bucket = :bucket AND p.ctid = ANY(ARRAY(SELECT ctid FROM due)) --pg
-FROM due AS d WHERE p.bucket = :bucket AND p.job_id = d.job_id AND p.idx = d.idx --lite
+FROM due AS d
+WHERE p.ctid = d.place --pg
+WHERE p.bucket = d.bucket AND p.job_id = d.job_id AND p.idx = d.idx --lite
     AND p.status IN ('pending', 'running') AND NOT p.ready AND p.due_at <= fanin.clock()
     AND p.attempt < p.attempts_allowed
 RETURNING p.job_id, p.idx, p.attempt, p.status, p.worker, p.queue;
