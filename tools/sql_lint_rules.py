@@ -11,7 +11,7 @@ from typing import Any
 from pglast import ast, enums, parse_sql
 from pglast.parser import ParseError
 
-from tools.sql_lint_scope import levels, walk
+from tools.sql_lint_scope import Level, laterals, levels, located, walk
 from tools.sql_lint_text import Text, cut, names_used
 
 MOST_TAGGED_LINES = 4
@@ -26,6 +26,8 @@ VOLATILE = {
     "txid_current",
     "pg_current_xact_id",
 }
+GUARDS = {"status", "ready"}
+"""What a write by place must look at again: the row may have changed between the snapshot and the lock."""
 WITHOUT_BUCKET = {"migration", "setting"}
 ALLOWED_LOCKS: set[tuple[str, str]] = set()
 """(room, statement) that may lock otherwise than FOR NO KEY UPDATE."""
@@ -110,6 +112,7 @@ def _lint_text(room: str, text: Text, tables: set[str]) -> Iterator[Said]:
         if key not in ALLOWED_LOCKS:
             yield from _lock_strength(statement)
         yield from _bucket(statement, tables, reads=not text.all_buckets)
+        yield from _place(statement, tables)
         yield from _functions(statement)
 
 
@@ -120,6 +123,13 @@ def _claim_form(statement: Any) -> Iterator[Said]:
     # A CTE beside the write belongs to it as well: the write may read it, however deep it is nested.
     claims = {id(c.ctequery) for c in _ctes(statement) if _is_claim(c)}
     materialised = {id(c.ctequery) for c in _ctes(statement) if _is_materialised(c)}
+    # Row by row in a lateral sub-select of such a CTE: as if the CTE itself had locked.
+    materialised |= {
+        id(lateral.subquery)
+        for c in _ctes(statement)
+        if _is_materialised(c)
+        for lateral in laterals(c.ctequery)
+    }
     for select in nodes:
         if not isinstance(select, ast.SelectStmt):
             continue
@@ -159,8 +169,12 @@ def _lock_strength(statement: Any) -> Iterator[Said]:
 
 
 def _bucket(statement: Any, tables: set[str], *, reads: bool) -> Iterator[Said]:
+    found = located(statement, tables)
     for level in levels(statement):
+        placed = _placed(level, found)
         for source in level.unbound(tables, reads=reads):
+            if placed and source.use == "written":
+                continue
             yield (
                 "bucket",
                 f"{source.table} AS {source.alias} is {source.use} without {source.alias}.bucket = :bucket",
@@ -176,6 +190,42 @@ def _bucket(statement: Any, tables: set[str], *, reads: bool) -> Iterator[Said]:
                 and "bucket" not in [e.name for e in conflict.infer.indexElems or ()]
             ):
                 yield "bucket", f"ON CONFLICT of {node.relation.relname} does not list bucket"
+
+
+def _place(statement: Any, tables: set[str]) -> Iterator[Said]:
+    found = located(statement, tables)
+    for level in levels(statement):
+        target = level.written
+        if target is None:
+            continue
+        if level.places:
+            if not _placed(level, found):
+                yield (
+                    "place",
+                    "written by a place that no MATERIALIZED CTE has locked in this bucket",
+                )
+            elif not level.guards() & GUARDS:
+                yield (
+                    "place",
+                    f"written by place without a guard on {' or '.join(sorted(GUARDS))}",
+                )
+        elif target.table == "part" and len(level.sources) > 1:
+            yield (
+                "place",
+                "parts joined to a list: write them by the place under lock",
+            )
+
+
+def _placed(level: Level, found: dict[tuple[str, str], str]) -> bool:
+    """Whether the written rows are found by their place, under a lock that this statement has taken."""
+    target = level.written
+    return target is not None and any(
+        side == target.alias
+        and other in level.sources
+        and found.get((level.sources[other].cte or "", column)) == target.table
+        for side, other, column in level.places
+        if other is not None
+    )
 
 
 def _functions(statement: Any) -> Iterator[Said]:

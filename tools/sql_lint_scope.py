@@ -24,6 +24,8 @@ class Source:
     """None for a CTE, a function or a sub-select: those are judged at their own level."""
     use: str = "read"
     """``read``, ``locked`` or ``written``."""
+    cte: str | None = None
+    """The name after FROM, where it has no schema."""
 
 
 @dataclass
@@ -34,6 +36,26 @@ class Level:
     """Sides with ``side.bucket = $n``."""
     equal: list[tuple[Side, Side]] = field(default_factory=list)
     """Pairs with ``a.bucket = b.bucket``."""
+    places: list[tuple[Side, Side, str]] = field(default_factory=list)
+    """(a, b, column) with ``a.ctid = b.column``."""
+    conditions: list[Any] = field(default_factory=list)
+    """What AND joins in the WHERE and in the ON of joins."""
+
+    @property
+    def written(self) -> Source | None:
+        return next((s for s in self.sources.values() if s.use == "written"), None)
+
+    def guards(self) -> set[str]:
+        """The columns of the written table that a condition names."""
+        target = self.written
+        refs = [_column(node) for condition in self.conditions for node in walk(condition)]
+        return {name for side, name in filter(None, refs) if target and side in (None, target.alias)}
+
+    def bound_lock(self, tables: set[str]) -> str | None:
+        """The one table whose rows this level locks, each in the bucket of the parameter."""
+        locked = [s for s in self.sources.values() if s.use == "locked"]
+        open_ones = {s.alias for s in self.unbound(tables, reads=True)}
+        return locked[0].table if len(locked) == 1 and locked[0].alias not in open_ones else None
 
     def unbound(self, tables: set[str], *, reads: bool) -> Iterator[Source]:
         """The tables with a bucket column that this level leaves open. Reads are looked at only if asked."""
@@ -106,7 +128,10 @@ def _target(level: Level, node: Any) -> None:
 
 def _add(level: Level, table: Any, use: str) -> None:
     alias = table.alias.aliasname if table.alias else table.relname
-    level.sources[alias] = Source(alias, table.relname if table.schemaname == "fanin" else None, use)
+    ours = table.schemaname == "fanin"
+    level.sources[alias] = Source(
+        alias, table.relname if ours else None, use, None if ours else table.relname
+    )
 
 
 def _from(level: Level, item: Any, inner: list[Any]) -> None:
@@ -140,9 +165,10 @@ def _conjuncts(level: Level, node: Any) -> None:
     if isinstance(node, ast.BoolExpr) and node.boolop == enums.BoolExprType.AND_EXPR:
         for part in node.args:
             _conjuncts(level, part)
-    elif (
-        isinstance(node, ast.A_Expr) and node.kind == enums.A_Expr_Kind.AEXPR_OP and node.name[-1].sval == "="
-    ):
+        return
+    if node is not None:
+        level.conditions.append(node)
+    if isinstance(node, ast.A_Expr) and node.kind == enums.A_Expr_Kind.AEXPR_OP and node.name[-1].sval == "=":
         _equality(level, node.lexpr, node.rexpr)
 
 
@@ -151,6 +177,9 @@ def _equality(level: Level, left: Any, right: Any) -> None:
         for a, b in zip(left.args, right.args, strict=True):
             _equality(level, a, b)
         return
+    for place, other in ((_column(left), _column(right)), (_column(right), _column(left))):
+        if place and other and place[1] == "ctid":
+            level.places.append((place[0], *other))
     a, b = _bucket_side(left), _bucket_side(right)
     if a and b:
         level.equal.append((a[0], b[0]))
@@ -161,12 +190,56 @@ def _equality(level: Level, left: Any, right: Any) -> None:
 
 
 def _bucket_side(node: Any) -> tuple[Side] | None:
+    column = _column(node)
+    return (column[0],) if column and column[1] == "bucket" else None
+
+
+def _column(node: Any) -> tuple[Side, str] | None:
+    """The alias, if there is one, and the name of a column."""
     if not isinstance(node, ast.ColumnRef):
         return None
     fields = [f.sval for f in node.fields if isinstance(f, ast.String)]
-    if not fields or fields[-1] != "bucket":
+    if not fields:
         return None
-    return (fields[-2] if len(fields) > 1 else None,)
+    return (fields[-2] if len(fields) > 1 else None, fields[-1])
+
+
+def located(statement: Any, tables: set[str]) -> dict[tuple[str, str], str]:
+    """(CTE, column) to table, where the column is the place of a row that the CTE has locked in its bucket.
+
+    Only a MATERIALIZED CTE: another one may be evaluated again, after the lock. It names the place of its own
+    table, or that of a lateral sub-select, which is evaluated row by row whatever the statistics say.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for cte in walk(statement):
+        if not isinstance(cte, ast.CommonTableExpr) or not isinstance(cte.ctequery, ast.SelectStmt):
+            continue
+        if cte.ctematerialized != enums.CTEMaterialize.CTEMaterializeAlways:
+            continue
+        holders: dict[Side, str] = {}
+        level = next(levels(cte.ctequery))
+        if (table := level.bound_lock(tables)) is not None:
+            holders |= {None: table} | {s.alias: table for s in level.sources.values() if s.use == "locked"}
+        for lateral in laterals(cte.ctequery):
+            if (table := next(levels(lateral.subquery)).bound_lock(tables)) is not None:
+                holders[lateral.alias.aliasname] = table
+        for target in cte.ctequery.targetList or ():
+            column = _column(target.val)
+            if column and column[1] == "ctid" and column[0] in holders:
+                found[cte.ctename, target.name or "ctid"] = holders[column[0]]
+    return found
+
+
+def laterals(select: Any) -> list[Any]:
+    """The lateral sub-selects in the FROM of a SELECT."""
+    found: list[Any] = []
+    for item in getattr(select, "fromClause", None) or ():
+        found += [n for n in _joined(item) if isinstance(n, ast.RangeSubselect) and n.lateral]
+    return found
+
+
+def _joined(item: Any) -> list[Any]:
+    return _joined(item.larg) + _joined(item.rarg) if isinstance(item, ast.JoinExpr) else [item]
 
 
 def _is_parameter(node: Any) -> bool:

@@ -28,33 +28,75 @@ def statement(sql: str, heading: str = "-- Why it is so.") -> str:
 
 
 CLAIM = """WITH c AS MATERIALIZED (
-    SELECT p.job_id, p.idx FROM fanin.part AS p WHERE p.bucket = :bucket AND p.ready
+    SELECT p.ctid AS place FROM fanin.part AS p WHERE p.bucket = :bucket AND p.ready
     ORDER BY p.turn LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE fanin.part AS p SET attempt = p.attempt + 1, due_at = fanin.clock() + :lease
-FROM c WHERE p.bucket = :bucket AND p.job_id = c.job_id AND p.idx = c.idx RETURNING p.idx"""
+FROM c WHERE p.ctid = c.place AND p.ready RETURNING p.idx"""
+
+SETTLE = """WITH mine AS MATERIALIZED (
+    SELECT held.ctid AS place, u.verb FROM unnest(:idx::int[], :verb::text[]) AS u (idx, verb)
+    CROSS JOIN LATERAL (SELECT p.ctid FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = u.idx FOR NO KEY UPDATE) AS held)
+UPDATE fanin.part AS p SET status = m.verb FROM mine AS m
+WHERE p.ctid = m.place AND p.status = 'running' RETURNING p.idx"""
 
 
-def test_a_claim_in_the_right_form_passes(tmp_path: Path) -> None:
-    assert rules(tmp_path, statement(CLAIM)) == []
+@pytest.mark.parametrize("sql", [CLAIM, SETTLE], ids=["claim", "settle"])
+def test_a_batch_in_the_right_form_passes(tmp_path: Path, sql: str) -> None:
+    assert rules(tmp_path, statement(sql)) == []
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        CLAIM.replace("AS MATERIALIZED", "AS"),
         CLAIM.replace(" SKIP LOCKED", ""),
-        CLAIM.replace("FOR NO KEY UPDATE SKIP LOCKED", ""),
         "UPDATE fanin.part SET ready = false WHERE bucket = :bucket AND idx IN ("
         "SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket LIMIT 2 FOR NO KEY UPDATE SKIP LOCKED)",
         "UPDATE fanin.part SET ready = false WHERE bucket = :bucket AND idx IN ("
         "SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket FOR NO KEY UPDATE SKIP LOCKED)",
-        "DELETE FROM fanin.part AS d USING (SELECT p.idx FROM fanin.part AS p WHERE p.bucket = :bucket "
-        "LIMIT 2) AS x WHERE d.bucket = :bucket AND d.idx = x.idx",
+        "DELETE FROM fanin.job AS d USING (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket "
+        "LIMIT 2) AS x WHERE d.bucket = :bucket AND d.id = x.id",
+        SETTLE.replace("FOR NO KEY UPDATE", "LIMIT 1 FOR NO KEY UPDATE"),
     ],
-    ids=["not materialized", "waits", "does not lock", "IN with LIMIT", "IN with a lock", "USING with LIMIT"],
+    ids=["waits", "IN with LIMIT", "IN with a lock", "USING with LIMIT", "LIMIT in a lateral"],
 )
 def test_a_limited_write_in_another_form_is_caught(tmp_path: Path, sql: str) -> None:
     assert rules(tmp_path, statement(sql)) == ["claim"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "broken"),
+    [
+        (CLAIM.replace("AS MATERIALIZED", "AS"), ["claim", "bucket", "place"]),
+        (CLAIM.replace("FOR NO KEY UPDATE SKIP LOCKED", ""), ["claim", "bucket", "place"]),
+        (CLAIM.replace("p.bucket = :bucket AND", ""), ["bucket", "place"]),
+        (CLAIM.replace("p.bucket = :bucket", "(p.bucket = :bucket OR p.ready)"), ["bucket", "place"]),
+        (CLAIM.replace("SELECT p.ctid", "SELECT p.xmin"), ["bucket", "place"]),
+        (CLAIM.replace("p.ctid = c.place", "p.ctid = c.other"), ["bucket", "place"]),
+        (CLAIM.replace("p.ctid = c.place", "p.ctid = :place"), ["bucket", "place"]),
+        (CLAIM.replace("UPDATE fanin.part AS p", "UPDATE fanin.job AS p"), ["bucket", "place"]),
+        (CLAIM.replace(" AND p.ready RETURNING", " RETURNING"), ["place"]),
+        (CLAIM.replace("AND p.ready RETURNING", "AND c.ready RETURNING"), ["place"]),
+        (SETTLE.replace("AS MATERIALIZED", "AS"), ["claim", "bucket", "place"]),
+        (SETTLE.replace("CROSS JOIN LATERAL", "CROSS JOIN"), ["claim", "bucket", "place"]),
+        (SETTLE.replace(" FOR NO KEY UPDATE", ""), ["bucket", "place"]),
+        (SETTLE.replace("p.bucket = :bucket AND", ""), ["bucket", "place"]),
+        (SETTLE.replace("AND p.status = 'running'", ""), ["place"]),
+        ("UPDATE fanin.part AS p SET ready = false FROM unnest(:idx::int[]) AS u (idx) "
+         "WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = u.idx AND p.ready", ["place"]),
+    ],
+    ids=[
+        "not materialized", "not locked", "no bucket", "a bucket that is no conjunct", "another column",
+        "a column that is no place", "a place from outside", "a place in another table", "no guard",
+        "a guard on the wrong table", "list not materialized", "list not lateral", "list not locked",
+        "list without bucket", "list without guard", "a plain join on a list",
+    ],
+)  # fmt: skip
+def test_a_write_by_a_place_that_is_not_locked_and_guarded_is_caught(
+    tmp_path: Path, sql: str, broken: list[str]
+) -> None:
+    said = rules(tmp_path, statement(sql))
+    assert sorted(set(said)) == sorted(broken)
 
 
 @pytest.mark.parametrize("strength", ["FOR UPDATE", "FOR SHARE", "FOR KEY SHARE"])
@@ -71,6 +113,7 @@ def test_a_lock_of_another_strength_is_caught(tmp_path: Path, strength: str) -> 
         "UPDATE fanin.job AS j SET run = 2 FROM fanin.part AS p "
         "WHERE p.bucket = :bucket AND j.bucket = p.bucket",
         "UPDATE fanin.job AS j SET run = 2 FROM fanin.part AS p WHERE j.bucket = :bucket AND j.id = p.job_id",
+        SETTLE.replace("fanin.part", "fanin.job_stripe").replace("p.ctid = m.place", "p.stripe = m.place"),
         "DELETE FROM fanin.part WHERE job_id = :job_id",
         "SELECT idx FROM fanin.part WHERE job_id = :job_id FOR NO KEY UPDATE",
         "SELECT p.idx FROM fanin.part AS p JOIN fanin.job AS j ON j.id = p.job_id WHERE j.bucket = :bucket",
@@ -88,6 +131,7 @@ def test_a_lock_of_another_strength_is_caught(tmp_path: Path, strength: str) -> 
         "OR is no conjunct",
         "a write by a join alone",
         "the table beside a write",
+        "a join on a locked CTE without its place",
         "DELETE",
         "lock",
         "joined by id alone",

@@ -31,22 +31,32 @@ SELECT remaining FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_
 FOR NO KEY UPDATE --pg
 ;
 
--- name: sweep_parts
+-- name: sweep_parts --pg
 -- Live parts of the closed stripe become abandoned. The only write that takes parts after a stripe; it skips what is
 -- locked and therefore never waits.
 WITH live AS MATERIALIZED (
-    SELECT ctid AS place FROM fanin.part --pg
-    SELECT bucket, job_id, idx FROM fanin.part --lite
+    SELECT ctid AS place FROM fanin.part
     WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND status IN ('pending', 'running')
     ORDER BY idx
     LIMIT :limit
-    FOR NO KEY UPDATE SKIP LOCKED --pg
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE fanin.part AS p SET status = 'abandoned', ready = false
 FROM live AS l
-WHERE p.ctid = l.place --pg
-WHERE p.bucket = l.bucket AND p.job_id = l.job_id AND p.idx = l.idx --lite
-    AND p.status IN ('pending', 'running')
+WHERE p.ctid = l.place AND p.status IN ('pending', 'running')
+RETURNING p.idx;
+
+-- name: sweep_parts --lite
+-- Live parts of the closed stripe become abandoned.
+WITH live AS MATERIALIZED (
+    SELECT bucket, job_id, idx FROM fanin.part
+    WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND status IN ('pending', 'running')
+    ORDER BY idx
+    LIMIT :limit
+)
+UPDATE fanin.part AS p SET status = 'abandoned', ready = false
+FROM live AS l
+WHERE p.bucket = l.bucket AND p.job_id = l.job_id AND p.idx = l.idx AND p.status IN ('pending', 'running')
 RETURNING p.idx;
 
 -- name: count_swept

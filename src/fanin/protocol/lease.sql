@@ -85,22 +85,35 @@ WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
     AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id
 RETURNING idx;
 
--- name: wake_parts
+-- name: wake_parts --pg
 -- Parts whose moment has come: a delayed one may be claimed, a running one has lost its lease and may be claimed too.
 -- Its holder may still report, until somebody else has claimed it. Parts without an allowance are left to the reaper.
 WITH due AS MATERIALIZED (
-    SELECT ctid AS place FROM fanin.part --pg
-    SELECT bucket, job_id, idx FROM fanin.part --lite
+    SELECT ctid AS place FROM fanin.part
     WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND due_at <= fanin.clock()
         AND attempt < attempts_allowed
     ORDER BY due_at
     LIMIT :limit
-    FOR NO KEY UPDATE SKIP LOCKED --pg
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE fanin.part AS p SET ready = true
 FROM due AS d
-WHERE p.ctid = d.place --pg
-WHERE p.bucket = d.bucket AND p.job_id = d.job_id AND p.idx = d.idx --lite
+WHERE p.ctid = d.place AND p.status IN ('pending', 'running') AND NOT p.ready AND p.due_at <= fanin.clock()
+    AND p.attempt < p.attempts_allowed
+RETURNING p.job_id, p.idx, p.attempt, p.status, p.worker, p.queue;
+
+-- name: wake_parts --lite
+-- The same guarded write.
+WITH due AS MATERIALIZED (
+    SELECT bucket, job_id, idx FROM fanin.part
+    WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND due_at <= fanin.clock()
+        AND attempt < attempts_allowed
+    ORDER BY due_at
+    LIMIT :limit
+)
+UPDATE fanin.part AS p SET ready = true
+FROM due AS d
+WHERE p.bucket = d.bucket AND p.job_id = d.job_id AND p.idx = d.idx
     AND p.status IN ('pending', 'running') AND NOT p.ready AND p.due_at <= fanin.clock()
     AND p.attempt < p.attempts_allowed
 RETURNING p.job_id, p.idx, p.attempt, p.status, p.worker, p.queue;
