@@ -1,3 +1,75 @@
-"""fanin: fan a job out over workers and join it exactly once."""
+"""fanin: fan a job out over workers, join it exactly once.
+
+``App`` (or ``AsyncApp``) registers tasks and submits jobs; workers run the parts; the last part's commit ends the job,
+with its event and its successor in the same transaction.
+"""
+
+from fanin.aio import AsyncApp, AsyncJob
+from fanin.app import App
+from fanin.domain.errors import (
+    BadOption,
+    BadPayload,
+    FaninError,
+    JobFailed,
+    KeyConflict,
+    LeaseLost,
+    LimitExceeded,
+    NotAllowedNow,
+    Permanent,
+    Refused,
+    ResultConflict,
+    RetryLater,
+    SchemaMismatch,
+    StoreBusy,
+    StoreUnreachable,
+    Unavailable,
+    UnknownJob,
+    UnknownPart,
+    UnknownTask,
+    UnsafeStore,
+    WaitTimeout,
+)
+from fanin.domain.model import Failure, JobRow, Progress
+from fanin.domain.policy import Backoff
+from fanin.job import Job
+from fanin.runtime.joined import Joined
+from fanin.runtime.part import Part, current
+from fanin.runtime.task import Task
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "AsyncApp",
+    "AsyncJob",
+    "Backoff",
+    "BadOption",
+    "BadPayload",
+    "Failure",
+    "FaninError",
+    "Job",
+    "JobFailed",
+    "JobRow",
+    "Joined",
+    "KeyConflict",
+    "LeaseLost",
+    "LimitExceeded",
+    "NotAllowedNow",
+    "Part",
+    "Permanent",
+    "Progress",
+    "Refused",
+    "ResultConflict",
+    "RetryLater",
+    "SchemaMismatch",
+    "StoreBusy",
+    "StoreUnreachable",
+    "Task",
+    "Unavailable",
+    "UnknownJob",
+    "UnknownPart",
+    "UnknownTask",
+    "UnsafeStore",
+    "WaitTimeout",
+    "current",
+]

@@ -65,12 +65,11 @@ class JobFailed(FaninError):
 # Lost: this attempt is not the holder any more; stop quietly.
 
 
-class Lost(FaninError):
-    """This attempt does not hold its part any more."""
+class LeaseLost(BaseException):
+    """Another attempt holds the part, or its job has been closed: stop the work; its commit would be refused.
 
-
-class LeaseLost(Lost):
-    """Another attempt holds the part, or the job has been closed. Stop the work; its commit would be refused."""
+    Not an ``Exception``, so a handler's broad ``except Exception`` lets it pass.
+    """
 
 
 # Unavailable: the same transaction may be said again, with the same ids.
@@ -105,7 +104,3 @@ class RetryLater(Exception):
     def __init__(self, seconds: float, reason: str = "asked to be retried") -> None:
         super().__init__(reason)
         self.seconds = seconds
-
-
-class Cancelled(BaseException):
-    """Raised inside a handler whose lease is lost. Not an ``Exception``, so a broad ``except`` lets it pass."""

@@ -99,8 +99,12 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
     counted = yield from count(bucket, [(job_id, stripe, "failed") for job_id, _, stripe, _, _ in reaped])
     if counted.closed:
         raise Again(lambda: reap(bucket, seen, closed | counted.closed))
-    error = _json({"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""})
-    log = [(job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped]
+    error = _json(
+        {"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""}
+    )
+    log = [
+        (job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped
+    ]
     yield SQL.log_attempts(bucket=bucket, rows=log)
     return len(reaped)
 
@@ -174,7 +178,9 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
         events.append((job_id, run, seq, facts))
         if successor is not None and ending.proceeds:
             spec = msgspec.json.decode(successor, type=Spec)
-            born.append(_Successor(spec, identity.successor_id(job_id, spec.step, run), facts, root_id, depth + 1))
+            born.append(
+                _Successor(spec, identity.successor_id(job_id, spec.step, run), facts, root_id, depth + 1)
+            )
     for successor in born:
         if successor.refused:
             events.append((successor.id, 1, 1, successor.refused_facts()))
@@ -281,7 +287,8 @@ def _verdict(verb: str, status: str, same: bool) -> Verdict:
 
 def _part_row(report: Report) -> Row:
     claim = report.claim
-    delay = min(max(report.delay, 0.0), limits.DELAY_SECONDS_MAX)
+    # A float in each row (a column of mixed numbers is no array), and no NaN: that moment would never come.
+    delay = min(float(report.delay), limits.DELAY_SECONDS_MAX) if report.delay > 0 else 0.0
     return (claim.job_id, claim.idx, claim.attempt, claim.claim_id, report.verb, report.result, delay)
 
 

@@ -6,6 +6,7 @@ A lease is a hint for liveness only. Safety rests on the token (attempt and clai
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fanin.domain import limits
 from fanin.domain.model import Claim
@@ -13,6 +14,18 @@ from fanin.protocol import finish
 from fanin.protocol.steps import Room, Txn
 
 SQL = Room("lease")
+
+
+class Look(NamedTuple):
+    """Seconds until the next delayed part or lease comes due, and until the next deadline (None: none waits)."""
+
+    due_in: float | None
+    give_up_in: float | None
+    unswept: bool
+
+    @property
+    def soonest(self) -> float | None:
+        return min((s for s in (self.due_in, self.give_up_in) if s is not None), default=None)
 
 
 def claim(
@@ -25,7 +38,7 @@ def claim(
         bucket=bucket,
         queue=queue,
         tasks=list(leases),
-        leases=list(leases.values()),
+        leases=[float(seconds) for seconds in leases.values()],
         limit=min(limit, limits.CLAIM_PARTS),
         claim_id=claim_id,
         worker=worker,
@@ -46,12 +59,15 @@ def any_ready(bucket: int, queue: str) -> Txn[bool]:
 
 def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
     """Extend the leases of ``held`` (claim, seconds). Returns the claims that are lost: their work must stop."""
-    rows = sorted((c.job_id, c.idx, c.attempt, c.claim_id, lease) for c, lease in held)
-    renewed = {(job_id, idx) for job_id, idx in (yield SQL.renew_parts(bucket=bucket, rows=rows))}
+    rows = sorted((c.job_id, c.idx, c.attempt, c.claim_id, float(lease)) for c, lease in held)
+    renewed = set((yield SQL.renew_parts(bucket=bucket, rows=rows)))
     lost: list[Claim] = []
     for c, _ in held:
-        if c.key not in renewed and not (
-            yield SQL.still_held(bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id)
+        # By the whole token: one process may hold an overtaken and the present claim of the same part.
+        if (c.job_id, c.idx, c.attempt, c.claim_id) not in renewed and not (
+            yield SQL.still_held(
+                bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id
+            )
         ):
             lost.append(c)
     return lost
@@ -74,7 +90,9 @@ def checkpoint(held: Claim, lease: float, value: str) -> Txn[bool]:
 def wake(bucket: int) -> Txn[list[str]]:
     """Make parts ready whose delay is over or whose lease has run out. Returns the queues that have something new."""
     rows = yield SQL.wake_parts(bucket=bucket, limit=limits.WAKE_PARTS)
-    lost = sorted((job, idx, attempt, worker) for job, idx, attempt, status, worker, _ in rows if status == "running")
+    lost = sorted(
+        (job, idx, attempt, worker) for job, idx, attempt, status, worker, _ in rows if status == "running"
+    )
     if lost:
         yield SQL.log_lost(bucket=bucket, rows=lost)
     return sorted({row[-1] for row in rows})
@@ -86,7 +104,7 @@ def reap(bucket: int) -> Txn[int]:
     return (yield from finish.reap(bucket, [(job_id, idx, attempt) for job_id, idx, attempt in seen]))
 
 
-def next_due(bucket: int) -> Txn[float | None]:
-    """Seconds until the next delayed part or lease comes due; None if there is none."""
-    ((seconds,),) = yield SQL.next_due(bucket=bucket)
-    return None if seconds is None else float(seconds)
+def look(bucket: int) -> Txn[Look]:
+    """What waits for a moment in this bucket."""
+    ((due_in, give_up_in, unswept),) = yield SQL.look(bucket=bucket)
+    return Look(due_in, give_up_in, bool(unswept))

@@ -57,7 +57,7 @@ WITH mine AS MATERIALIZED (
 UPDATE fanin.part AS p SET due_at = fanin.clock() + m.lease, ready = false
 FROM mine AS m
 WHERE p.ctid = m.place AND p.status = 'running'
-RETURNING p.job_id, p.idx;
+RETURNING p.job_id, p.idx, p.attempt, p.claim_id;
 
 -- name: renew_parts --lite
 -- rows: job_id, idx, attempt, claim_id, lease
@@ -70,7 +70,7 @@ UPDATE fanin.part AS p SET due_at = fanin.clock() + m.lease, ready = false
 FROM mine AS m
 WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
     AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
-RETURNING p.job_id, p.idx;
+RETURNING p.job_id, p.idx, p.attempt, p.claim_id;
 
 -- name: still_held
 -- Whether a claim that was not renewed is really lost: its row may only have moved while the renewal was under way.
@@ -126,10 +126,15 @@ WHERE bucket = :bucket AND status = 'running' AND status IN ('pending', 'running
 ORDER BY due_at
 LIMIT :limit;
 
--- name: next_due
--- When the next delayed part or lease comes due, in seconds from now. An idle worker sleeps no longer than that.
-SELECT min(due_at) - fanin.clock() FROM fanin.part
-WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready;
+-- name: look
+-- One cheap look at everything that waits for a moment: seconds to the next due part and to the next deadline, and
+-- whether a closed stripe is unswept. An idle worker asks nothing else.
+SELECT
+    (SELECT min(due_at) - fanin.clock() FROM fanin.part
+        WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready),
+    (SELECT min(give_up_at) - fanin.clock() FROM fanin.job
+        WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM fanin.job_stripe WHERE bucket = :bucket AND closed AND remaining > 0);
 
 -- name: log_lost
 -- rows: job_id, idx, attempt, worker

@@ -49,10 +49,14 @@ def progress(bucket: int, job_id: str) -> Txn[Progress | None]:
     status, outcome, run, total, remaining, succeeded, failed, abandoned, closed = rows[0]
     if closed:  # what the sweeper has not reached yet is abandoned all the same
         abandoned, remaining = abandoned + remaining, 0
-    return Progress(status, outcome, run, int(total), int(remaining), int(succeeded), int(failed), int(abandoned))
+    return Progress(
+        status, outcome, run, int(total), int(remaining), int(succeeded), int(failed), int(abandoned)
+    )
 
 
-def results(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> Txn[list[tuple[int, str, str | None]]]:
+def results(
+    bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS
+) -> Txn[list[tuple[int, str, str | None]]]:
     """(idx, status, result as JSON) of the parts from index ``first`` on."""
     rows = yield SQL.results(bucket=bucket, id=job_id, first=first, limit=limit)
     return [(idx, status, result) for idx, status, result in rows]
@@ -63,7 +67,9 @@ def failures(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> T
     rows = yield SQL.failures(bucket=bucket, id=job_id, first=first, limit=limit)
     found: dict[int, Failure] = {}
     for idx, status, attempt, error, payload in rows:
-        said = msgspec.json.decode(error) if error else {"type": "Abandoned", "message": "the job ended first"}
+        said = (
+            msgspec.json.decode(error) if error else {"type": "Abandoned", "message": "the job ended first"}
+        )
         found[idx] = Failure(
             idx, status, attempt, said.get("type", ""), said.get("message", ""), said.get("traceback", ""),
             msgspec.json.decode(payload),
@@ -73,7 +79,18 @@ def failures(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> T
 
 def part(bucket: int, job_id: str, idx: int) -> Txn[dict[str, Any] | None]:
     rows = yield SQL.part(bucket=bucket, id=job_id, idx=idx)
-    names = ("idx", "status", "attempt", "attempts_allowed", "due_at", "worker", "task", "payload", "result", "checkpoint")
+    names = (
+        "idx",
+        "status",
+        "attempt",
+        "attempts_allowed",
+        "due_at",
+        "worker",
+        "task",
+        "payload",
+        "result",
+        "checkpoint",
+    )
     return dict(zip(names, rows[0], strict=True)) if rows else None
 
 
@@ -86,7 +103,16 @@ def running(bucket: int, job_id: str, limit: int = PAGE_PARTS) -> Txn[list[dict[
 def account(bucket: int, job_id: str) -> Txn[dict[str, int]]:
     """What a job cost: parts, attempts, leases lost, reports refused, retries, releases, ends, successors."""
     (row,) = yield SQL.account(bucket=bucket, id=job_id)
-    names = ("parts", "attempts", "leases_lost", "stale_refused", "retried", "released", "events", "successors")
+    names = (
+        "parts",
+        "attempts",
+        "leases_lost",
+        "stale_refused",
+        "retried",
+        "released",
+        "events",
+        "successors",
+    )
     return {name: int(value) for name, value in zip(names, row, strict=True)}
 
 

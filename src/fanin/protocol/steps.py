@@ -156,7 +156,8 @@ def _without_comments(text: str) -> str:
 
 
 _STATEMENT = re.compile(
-    r"^-- name: (?P<name>\w+)(?: --(?P<only>pg|lite))?\n(?P<body>.*?)(?=^-- name: |\Z)", re.MULTILINE | re.DOTALL
+    r"^-- name: (?P<name>\w+)(?: --(?P<only>pg|lite))?\n(?P<body>.*?)(?=^-- name: |\Z)",
+    re.MULTILINE | re.DOTALL,
 )
 _ROWS = re.compile(r"^-- rows: (?P<columns>.+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")

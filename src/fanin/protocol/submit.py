@@ -14,7 +14,7 @@ from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, Unkno
 from fanin.domain.identity import stripe_of
 from fanin.domain.model import NewJob
 from fanin.protocol import finish
-from fanin.protocol.steps import Room, Rows, Txn, one
+from fanin.protocol.steps import Room, Row, Rows, Txn, one
 
 SQL = Room("submit")
 
@@ -37,7 +37,9 @@ def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
     if turn is None:
         return False
     judged = policy.decode(job.policy).judges_successes
-    yield SQL.create_stripes(bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)])
+    yield SQL.create_stripes(
+        bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)]
+    )
     inserted = 0
     for chunk in chunks():
         inserted += len((yield from _insert_chunk(job, turn, inserted, chunk)))
@@ -75,7 +77,13 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str]) -> Txn[int
     if first + len(payloads) > limits.JOB_WIDTH_PARTS:
         raise LimitExceeded(f"job {job_id} would have more than {limits.JOB_WIDTH_PARTS} parts; split it")
     job = NewJob(
-        id=job_id, bucket=bucket, task=task, queue=queue, stripes=stripes, priority=priority, attempts=attempts
+        id=job_id,
+        bucket=bucket,
+        task=task,
+        queue=queue,
+        stripes=stripes,
+        priority=priority,
+        attempts=attempts,
     )
     fresh = yield from _insert_chunk(job, turn, first, payloads)
     counts: dict[int, int] = {}
@@ -106,7 +114,9 @@ def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_
         return False
     created = sum(row[1] for row in stripes)
     if created != planned:
-        raise NotAllowedNow(f"job {job_id}: planned {planned} parts, but {created} were created; append the rest")
+        raise NotAllowedNow(
+            f"job {job_id}: planned {planned} parts, but {created} were created; append the rest"
+        )
     yield SQL.seal_stripes(bucket=bucket, job_id=job_id)
     live = sum(1 for row in stripes if row[2] > 0)
     one(
@@ -144,7 +154,8 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
     if job.key is not None:
         existing = yield SQL.find_job(bucket=job.bucket, id=job.id)
         if existing:
-            return _same_request(job, existing)
+            _same_request(job, existing)
+            return None
     turn = one((yield SQL.first_turn(bucket=job.bucket, queue=job.queue, priority=job.priority)))[0]
     fresh = yield SQL.create_job(
         bucket=job.bucket,
@@ -171,7 +182,8 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         give_up_after=job.give_up_after,
     )
     if not fresh:
-        return _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)))
+        _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)))
+        return None
     return int(turn)
 
 
@@ -208,7 +220,7 @@ def _insert_chunk(job: NewJob, turn: int, first: int, payloads: list[str]) -> Tx
     )
 
 
-def _held(bucket: int, job_id: str) -> Txn[tuple[object, ...]]:
+def _held(bucket: int, job_id: str) -> Txn[Row]:
     rows = yield SQL.held_job(bucket=bucket, id=job_id)
     if not rows:
         raise UnknownJob(f"there is no job {job_id}")

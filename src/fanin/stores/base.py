@@ -38,8 +38,12 @@ class Store(ABC):
     """One database. Safe to share between threads; after a fork the child opens connections of its own."""
 
     url: str
-    buckets: int = 1
     dialect: str
+
+    @property
+    @abstractmethod
+    def buckets(self) -> int:
+        """How many buckets the schema was made with; asks the database the first time."""
 
     @abstractmethod
     def run(self, factory: TxnFactory[T]) -> T:
@@ -96,14 +100,21 @@ def drive(txn: Txn[T], execute: Execute) -> T:
         txn.close()
 
 
-def retry(attempt: Callable[[TxnFactory[T]], T], factory: TxnFactory[T], tries: int = limits.TRANSACTION_TRIES) -> T:
+def retry(attempt: Callable[[TxnFactory[T]], T], factory: TxnFactory[T]) -> T:
     """Call ``attempt(factory)`` until it does not raise `Unavailable`; follow the replacements of `Again`."""
+    while True:
+        try:
+            return again(lambda: attempt(factory))
+        except Again as replacement:
+            factory = replacement.factory
+
+
+def again(call: Callable[[], T], tries: int = limits.TRANSACTION_TRIES) -> T:
+    """Call until it does not raise `Unavailable`, with growing pauses; the last one is raised."""
     pauses = backoff(tries)
     while True:
         try:
-            return attempt(factory)
-        except Again as again:
-            factory = again.factory
+            return call()
         except Unavailable:
             pause = next(pauses, None)
             if pause is None:

@@ -26,7 +26,7 @@ from psycopg.types.string import TextLoader
 from fanin.domain.errors import BadOption, StoreBusy, StoreUnreachable, Unavailable, UnsafeStore
 from fanin.protocol.steps import Again, Rows, Statement, Txn, TxnFactory
 from fanin.stores import migrate
-from fanin.stores.base import Bell, Store, backoff, drive, retry
+from fanin.stores.base import Bell, Store, again, backoff, drive, retry
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Target:
                 f"fanin_schema={self.schema!r}: use a name of lower-case letters, digits and underscores, at most 50 long"
             )
         known = conninfo_to_dict(self.conninfo)
-        self.options = {k: v for k, v in _KEEPALIVE.items() if k not in known}
+        self.options: dict[str, Any] = {k: v for k, v in _KEEPALIVE.items() if k not in known}
         if not self.pooled:
             pins = " ".join(f"-c {name}={value}" for name, value in _PINS.items())
             self.options["options"] = f"{known.get('options', '')} {pins}".strip()
@@ -115,6 +115,17 @@ class PostgresStore(Store):
         self._idle: list[psycopg.Connection[Any]] = []
         self._places = threading.BoundedSemaphore(self._limit)
         self._checked = False
+        self._buckets = 1
+
+    @property
+    def buckets(self) -> int:
+        if not self._checked:
+            again(self._touch)
+        return self._buckets
+
+    def _touch(self) -> None:
+        with self.connection():
+            pass
 
     def run(self, factory: TxnFactory[T]) -> T:
         return retry(self._write, factory)
@@ -138,11 +149,17 @@ class PostgresStore(Store):
             return drive(factory(), lambda statement: self._execute(connection, statement))
 
     def table(self, statement: Statement) -> list[dict[str, Any]]:
-        with self.connection() as connection, translated(self.url), connection.cursor(row_factory=dict_row) as cursor:
+        with (
+            self.connection() as connection,
+            translated(self.url),
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
             connection.execute("BEGIN READ ONLY; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; "
                                "SET LOCAL enable_sort = on; SET LOCAL plan_cache_mode = auto")  # fmt: skip
             try:
-                cursor.execute(statement.query.for_postgres(self.schema), statement.postgres_values(), prepare=False)
+                cursor.execute(
+                    statement.query.for_postgres(self.schema), statement.postgres_values(), prepare=False
+                )
                 return cursor.fetchall()
             finally:
                 rollback(connection)
@@ -204,7 +221,9 @@ class PostgresStore(Store):
     def connect(self, conninfo: str | None = None) -> psycopg.Connection[Any]:
         """A new connection with everything set that the promise rests on. Raises `UnsafeStore` on a standby."""
         with translated(self.url):
-            connection = psycopg.connect(conninfo or self.target.conninfo, autocommit=True, **self.target.options)
+            connection = psycopg.connect(
+                conninfo or self.target.conninfo, autocommit=True, **self.target.options
+            )
             try:
                 self.target.prepare(connection)
                 for greeting in self.target.greetings:
@@ -220,12 +239,14 @@ class PostgresStore(Store):
         try:
             with translated(self.url):
                 migrate.judge(migrate.applied_postgres(connection, self.schema), self.url)
-                query = sql.SQL("SELECT value FROM {}.setting WHERE name = 'buckets'").format(sql.Identifier(self.schema))
+                query = sql.SQL("SELECT value FROM {}.setting WHERE name = 'buckets'").format(
+                    sql.Identifier(self.schema)
+                )
                 row = connection.execute(query).fetchone()
         except BaseException:
             connection.close()
             raise
-        self.buckets = int(row[0]) if row else 1
+        self._buckets = int(row[0]) if row else 1
         self._checked = True
 
 
@@ -240,6 +261,7 @@ class AsyncPostgres:
         self._places = asyncio.BoundedSemaphore(POOL_CONNECTIONS)
 
     async def run(self, factory: TxnFactory[T]) -> T:
+        """As `Store.run`."""
         return await self._retry(self._store.target.begin, factory)
 
     async def read(self, factory: TxnFactory[T]) -> T:
@@ -292,7 +314,9 @@ class AsyncPostgres:
         try:
             statement = next(txn)
             while True:
-                await cursor.execute(statement.query.for_postgres(self._store.schema), statement.postgres_values())
+                await cursor.execute(
+                    statement.query.for_postgres(self._store.schema), statement.postgres_values()
+                )
                 statement = txn.send(await cursor.fetchall() if cursor.description else [])
         except StopIteration as stop:
             value: T = stop.value
@@ -302,7 +326,6 @@ class AsyncPostgres:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        store = self._store
         async with self._places:
             connection = self._idle.pop() if self._idle else await self._connect()
             try:
@@ -313,14 +336,13 @@ class AsyncPostgres:
                     self._idle.append(connection)
                 else:
                     await connection.close()
-        assert store is self._store
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         import asyncio
 
         store = self._store
         # The schema, version and standby checks are made once, by the sync twin, off the loop.
-        await asyncio.to_thread(self._check)
+        await asyncio.to_thread(self._store._touch)
         with translated(store.url):
             connection = await psycopg.AsyncConnection.connect(
                 store.target.conninfo, autocommit=True, **store.target.options
@@ -329,10 +351,6 @@ class AsyncPostgres:
             for greeting in store.target.greetings:
                 await connection.execute(greeting)
             return connection
-
-    def _check(self) -> None:
-        with self._store.connection():
-            pass
 
     async def close(self) -> None:
         while self._idle:
@@ -377,7 +395,9 @@ class PostgresBell(Bell):
         while not self._closing.is_set():
             try:
                 with self._store.connect(self._store.target.listen_url) as connection:
-                    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f'"{self._store.schema}".bell')))
+                    connection.execute(
+                        sql.SQL("LISTEN {}").format(sql.Identifier(f'"{self._store.schema}".bell'))
+                    )
                     self._rung.set()  # what came between the last look and this LISTEN
                     pause = 0.2
                     self._hear(connection)

@@ -20,7 +20,14 @@ from typing import Any, TypeVar
 
 import apsw
 
-from fanin.domain.errors import BadOption, SchemaMismatch, StoreBusy, StoreUnreachable, Unavailable, UnsafeStore
+from fanin.domain.errors import (
+    BadOption,
+    SchemaMismatch,
+    StoreBusy,
+    StoreUnreachable,
+    Unavailable,
+    UnsafeStore,
+)
 from fanin.protocol.steps import Rows, Statement, Txn, TxnFactory
 from fanin.stores import migrate
 from fanin.stores.base import Bell, Store, drive, retry
@@ -32,8 +39,30 @@ BUSY_SECONDS = 10.0
 TURN_SECONDS = 2.0
 POLL_SECONDS = 0.03
 NETWORK_FILE_SYSTEMS = frozenset(
-    "nfs nfs4 cifs smb2 smb3 smbfs 9p afs ncpfs fuse.sshfs fuse.s3fs fuse.glusterfs ceph lustre beegfs gpfs "
-    "vboxsf vmhgfs fuse.vmhgfs-fuse fuse.rclone fuse.gcsfuse prl_fs".split()
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ncpfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.glusterfs",
+        "ceph",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "vboxsf",
+        "vmhgfs",
+        "fuse.vmhgfs-fuse",
+        "fuse.rclone",
+        "fuse.gcsfuse",
+        "prl_fs",
+    ]
 )
 
 _opened_by: dict[str, str] = {}
@@ -45,6 +74,7 @@ class SqliteStore(Store):
     """See the module. ``clock`` gives seconds since the epoch; tests put their own."""
 
     dialect = "lite"
+    buckets = 1  # one file has nothing to spread over
 
     def __init__(self, url: str, path: str, clock: Callable[[], float] = time.time) -> None:
         self.url = url
@@ -106,8 +136,10 @@ class SqliteStore(Store):
         if isinstance(connection, apsw.Connection):
             self._check_same_file(connection.db_filename("main"))
             if not connection.in_transaction:
-                raise BadOption("within=: this apsw connection is not in a transaction: put the call in `with connection:`")
-            connection.create_scalar_function("fanin_clock", self.clock, 0)
+                raise BadOption(
+                    "within=: this apsw connection is not in a transaction: put the call in `with connection:`"
+                )
+            connection.create_scalar_function("fanin_clock", self._now, 0)
             with translated(self.path):
                 self._check_schema(lambda sql: list(connection.execute(sql)))
                 return drive(txn, lambda statement: execute(connection, statement))
@@ -144,7 +176,9 @@ class SqliteStore(Store):
     def _check_schema(self, query: Callable[[str], list[Any]]) -> None:
         found = query("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'fanin_migration'")
         if not found:
-            raise SchemaMismatch(f"{self.path} has no fanin tables yet: run `fanin migrate --url {self.url}` once")
+            raise SchemaMismatch(
+                f"{self.path} has no fanin tables yet: run `fanin migrate --url {self.url}` once"
+            )
         migrate.judge([row[0] for row in query("SELECT version FROM fanin_migration")], self.url)
 
     def bell(self, queues: list[str]) -> Bell:
@@ -161,6 +195,9 @@ class SqliteStore(Store):
                 self._turnstile.close()
         self._reset()
 
+    def _now(self, *_: Any) -> float:
+        return self.clock()
+
     def _after_fork(self) -> None:
         if self._pid != os.getpid():  # an SQLite connection must never cross a fork, not even to be closed
             _abandoned.append((self._connections, self._turnstile))
@@ -172,8 +209,6 @@ class SqliteStore(Store):
             self._writer = self.connect()
             migrate.embedded(self._writer, self.url)
             self._connections.append(self._writer)
-            rows = list(self._writer.execute("SELECT value FROM fanin_setting WHERE name = 'buckets'"))
-            self.buckets = int(str(rows[0][0]))
         return self._writer
 
     def _reader(self) -> apsw.Connection:
@@ -196,13 +231,15 @@ class SqliteStore(Store):
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             mode = list(connection.execute("PRAGMA journal_mode = WAL"))[0][0]
             if mode != "wal":
-                raise UnsafeStore(f"{self.path} cannot be put in WAL mode (it is in {mode}): use a file on a local disk")
+                raise UnsafeStore(
+                    f"{self.path} cannot be put in WAL mode (it is in {mode}): use a file on a local disk"
+                )
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA cache_size = -32768")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
-            connection.create_scalar_function("fanin_clock", lambda: self.clock(), 0)
+            connection.create_scalar_function("fanin_clock", self._now, 0)
             return connection
 
 
@@ -252,7 +289,9 @@ class _Turnstile:
             self._queue = os.open(path + "-queue", flags, 0o666)
             self._place = os.open(path + "-writer", flags, 0o666)
         except OSError as problem:
-            raise StoreUnreachable(f"cannot write beside {path}: {problem.strerror}; check the folder's permissions") from None
+            raise StoreUnreachable(
+                f"cannot write beside {path}: {problem.strerror}; check the folder's permissions"
+            ) from None
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -293,14 +332,16 @@ def translated(path: str) -> Iterator[None]:
     """SQLite's errors as ours. Busy, full and broken disks are `Unavailable`: never a failure of a part."""
     try:
         yield
-    except (apsw.BusyError, apsw.LockedError, apsw.BusyError) as problem:
+    except (apsw.BusyError, apsw.LockedError) as problem:
         raise StoreBusy(f"{path} is locked by another program: {problem}") from problem
     except apsw.FullError as problem:
         raise Unavailable(f"no space left for {path}: free some; nothing was written") from problem
     except apsw.IOError as problem:
         raise Unavailable(f"{path}: input/output error: {problem}") from problem
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as problem:
-        raise StoreUnreachable(f"cannot open {path} for writing: {problem}; check that its folder exists") from problem
+        raise StoreUnreachable(
+            f"cannot open {path} for writing: {problem}; check that its folder exists"
+        ) from problem
     except apsw.NotADBError as problem:
         raise UnsafeStore(f"{path} is not an SQLite database; name another file") from problem
 

@@ -1,0 +1,402 @@
+"""`App` and `Job` for programs on an event loop: the same names and parameters, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from fanin.app import App, Spool, content_hash, find, make_policy
+from fanin.domain import identity, limits
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
+from fanin.domain.model import Failure, JobRow, NewJob, Progress
+from fanin.domain.policy import Backoff, Policy
+from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job
+from fanin.protocol import close, read, redrive, submit
+from fanin.protocol.steps import Rows, Txn, TxnFactory
+from fanin.runtime.codec import Codec
+from fanin.runtime.part import running_part
+from fanin.runtime.task import Task
+from fanin.stores.base import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Drives transactions for coroutines."""
+
+    async def run(self, factory: TxnFactory[T]) -> T: ...
+    async def read(self, factory: TxnFactory[T]) -> T: ...
+    async def run_in(self, connection: Any, txn: Txn[T]) -> T: ...
+    async def close(self) -> None: ...
+
+
+class ThreadRunner:
+    """For SQLite: a commit waits for the disk, so it happens in a thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run(self, factory: TxnFactory[T]) -> T:
+        return await asyncio.to_thread(self._store.run, factory)
+
+    async def read(self, factory: TxnFactory[T]) -> T:
+        return await asyncio.to_thread(self._store.read, factory)
+
+    async def run_in(self, connection: Any, txn: Txn[T]) -> T:
+        return self._store.run_in(connection, txn)  # the caller's connection stays in the caller's thread
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._store.close)
+
+
+class AsyncApp:
+    """`App` for an event loop. One instance belongs to one loop; the tasks may be ``def`` or ``async def``."""
+
+    def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
+        self._app = App(url, max_parts=max_parts)
+        self._made: Runner | None = None
+
+    @property
+    def url(self) -> str:
+        return self._app.url
+
+    @property
+    def store(self) -> Store:
+        return self._app.store
+
+    @property
+    def tasks(self) -> dict[str, Task[..., Any]]:
+        return self._app.tasks
+
+    @property
+    def max_parts(self) -> int:
+        return self._app.max_parts
+
+    @property
+    def _runner(self) -> Runner:
+        if self._made is None:
+            if self.store.dialect == "pg":
+                from fanin.stores.postgres import AsyncPostgres, PostgresStore
+
+                assert isinstance(self.store, PostgresStore)
+                self._made = AsyncPostgres(self.store)
+            else:
+                self._made = ThreadRunner(self.store)
+        return self._made
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        attempts: int = 3,
+        lease: Duration = 60.0,
+        timeout: Duration | None = None,
+        mode: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        backoff: Backoff | Duration | None = None,
+        retry_on: tuple[type[BaseException], ...] = (BaseException,),
+        give_up_on: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """See `App.task`."""
+        return self._app.task(**options) if function is None else self._app.task(function)
+
+    async def map(
+        self,
+        task: Task[..., Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        then: Task[..., Any] | None = None,
+        key: str | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration = 0.0,
+        stripes: int | None = None,
+        meta: Any = None,
+        stream: bool = False,
+        within: Any = None,
+        run: bool = False,
+    ) -> AsyncJob:
+        """See `App.map`. ``items`` may be an async iterable; ``within`` is a psycopg.AsyncConnection on PostgreSQL."""
+        signature = self._app._own(task).signature
+        policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
+        new = await self._new(
+            task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            priority=priority, delay=delay, stripes=stripes, meta=meta,
+        )  # fmt: skip
+        if stream:
+            if within is not None:
+                raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
+            await self._stream(new, signature.encode_item, items)
+        else:
+            listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
+            spool = Spool((signature.encode_item(item, n) for n, item in enumerate(listed)), self.max_parts)
+            await self._create(self._app._striped(new, len(spool), stripes), spool, within)
+        return AsyncJob(self, new.id, run=run)
+
+    async def submit(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> AsyncJob:
+        """See `App.submit`."""
+        return await self.submit_with(task, args, kwargs)
+
+    async def submit_with(
+        self,
+        task: Task[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        then: Task[..., Any] | None = None,
+        key: str | None = None,
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration = 0.0,
+        give_up_after: Duration | None = None,
+        meta: Any = None,
+        within: Any = None,
+        run: bool = False,
+    ) -> AsyncJob:
+        """See `App.submit_with`."""
+        payload = self._app._own(task).signature.encode_call(tuple(args), kwargs or {})
+        new = await self._new(
+            task, Policy(), then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            priority=priority, delay=delay, stripes=1, meta=meta,
+        )  # fmt: skip
+        await self._create(new, Spool([payload], 1), within)
+        return AsyncJob(self, new.id, run=run)
+
+    async def job(self, name: str) -> AsyncJob:
+        """See `App.job`."""
+        buckets = await asyncio.to_thread(lambda: self.store.buckets)
+        return AsyncJob(self, await self._runner.read(lambda: find(name, buckets)))
+
+    async def jobs(self, status: str | None = None, limit: int = 20) -> list[JobRow]:
+        """See `App.jobs`."""
+        buckets = await asyncio.to_thread(lambda: self.store.buckets)
+        return await self._runner.read(lambda: read.jobs(range(buckets), status, limit))
+
+    async def run_worker(
+        self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None
+    ) -> None:
+        """Work in a thread of this process; cancelling the call drains the worker."""
+        from fanin.runtime.worker import Worker
+
+        worker = Worker(self, queues=queues, concurrency=concurrency)
+        running = asyncio.create_task(asyncio.to_thread(lambda: worker.run(until_idle=until_idle)))
+        try:
+            await asyncio.shield(running)
+        finally:
+            worker.stop()
+            await running
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._made is not None:
+            await self._made.close()
+            self._made = None
+        await asyncio.to_thread(self._app.close)
+
+    async def __aenter__(self) -> AsyncApp:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _new(self, task: Task[..., Any], policy: Policy, **options: Any) -> NewJob:
+        await asyncio.to_thread(lambda: self.store.buckets)
+        if running_part() is None:
+            return self._app._new_job(task, policy, **options)
+        return await asyncio.to_thread(lambda: self._app._new_job(task, policy, **options))
+
+    async def _create(self, new: NewJob, spool: Spool, within: Any) -> None:
+        new = msgspec.structs.replace(new, request_hash=content_hash(new, spool.digest))
+
+        def txn() -> Txn[bool]:
+            return submit.create(new, len(spool), spool.chunks)
+
+        await (self._runner.run(txn) if within is None else self._runner.run_in(within, txn()))
+
+    async def _stream(
+        self, new: NewJob, encode: Callable[[Any, int], str], items: Iterable[Any] | AsyncIterable[Any]
+    ) -> None:
+        keep = new.give_up_after is not None
+        opened = new if keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
+        await self._runner.run(lambda: submit.open_job(opened))
+        status = await self._runner.read(lambda: read.job(new.bucket, new.id))
+        digest = identity.request_hash()
+        planned = 0
+        async for chunk in _chunks(items, encode):
+            for payload in chunk:
+                digest.update(len(payload).to_bytes(8, "big") + payload.encode())
+            if planned + len(chunk) > self.max_parts:
+                raise LimitExceeded(
+                    f"more than {self.max_parts} parts: the job stays open and ends at its deadline"
+                )
+            if status is not None and status.status == "open":
+                await self._append(new, planned, chunk)
+            planned += len(chunk)
+        content = content_hash(new, digest.hexdigest())
+        await self._runner.run(lambda: submit.seal(new.bucket, new.id, planned, content, keep))
+
+    async def _append(self, new: NewJob, first: int, chunk: list[str]) -> None:
+        await self._runner.run(lambda: submit.append(new.bucket, new.id, first, chunk))
+
+
+class AsyncJob:
+    """`fanin.job.Job` with the same names, awaited; ``results()`` is an async iterator, the properties are awaited."""
+
+    def __init__(self, app: AsyncApp, job_id: str, *, run: bool = False) -> None:
+        self._app = app
+        self._runner = app._runner
+        self.id = job_id
+        self._bucket = app.store.bucket(job_id)
+        self._run = run
+        self._sync = Job(app._app, job_id, run=run)
+
+    def __repr__(self) -> str:
+        return f"<AsyncJob {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncJob) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def row(self) -> JobRow:
+        found = await self._runner.read(lambda: read.job(self._bucket, self.id))
+        if found is None:
+            raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
+        return found
+
+    @property
+    async def status(self) -> str:
+        return (await self.progress()).status
+
+    async def progress(self) -> Progress:
+        found = await self._runner.read(lambda: read.progress(self._bucket, self.id))
+        if found is None:
+            raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
+        return found
+
+    async def wait(
+        self, timeout: Duration | None = None, *, progress: bool = False, run: bool | None = None
+    ) -> AsyncJob:
+        if progress or (self._run if run is None else run):
+            await asyncio.to_thread(lambda: self._sync.wait(timeout, progress=progress, run=run))
+            return self
+        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        pause = SOONEST_SECONDS
+        while not (found := await self.progress()).ended:
+            if limit is not None and time.monotonic() >= limit:
+                raise WaitTimeout(f"job {self.id} is {found.status} after the time given; it goes on")
+            await asyncio.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
+            pause = min(pause * 1.3, LATEST_SECONDS)
+        return self
+
+    async def results(self) -> AsyncIterator[Any]:
+        row = await self.row()
+        task = self._app.tasks.get(row.task)
+        codec = task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
+        first = 0
+        while page := await self._page(first):
+            for _, status, text in page:
+                if status == "succeeded" and text is not None:
+                    yield codec.decode(text)
+            first = page[-1][0] + 1
+
+    async def _page(self, first: int) -> list[tuple[int, str, str | None]]:
+        return await self._runner.read(lambda: read.results(self._bucket, self.id, first))
+
+    async def result(self, timeout: Duration | None = None) -> Any:
+        await self.wait(timeout)
+        row = await self.row()
+        if row.status != "completed":
+            first = next(iter(await self.failures()), None)
+            raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
+        found = [value async for value in self.results()]
+        return found[0] if row.sealed_parts == 1 and found else found
+
+    async def failures(self) -> list[Failure]:
+        return await asyncio.to_thread(self._sync.failures)
+
+    async def cancel(self, reason: str | None = None) -> bool:
+        return await self._runner.run(lambda: close.cancel(self._bucket, self.id, reason))
+
+    async def redrive(
+        self,
+        parts: Sequence[int] | None = None,
+        *,
+        attempts: int | None = None,
+        give_up_after: Duration | None = None,
+    ) -> int:
+        row = await self.row()
+        wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        allowance = min(attempts or row.attempts, limits.ATTEMPTS)
+        return await self._runner.run(
+            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance, parts, give_up_after=wait)
+        )
+
+    @property
+    async def successor(self) -> AsyncJob | None:
+        born = [job_id for job_id, step in await self._children() if step is not None]
+        return AsyncJob(self._app, born[-1], run=self._run) if born else None
+
+    async def children(self) -> list[AsyncJob]:
+        return [AsyncJob(self._app, job_id) for job_id, step in await self._children() if step is None]
+
+    async def _children(self) -> list[tuple[str, str | None]]:
+        return await self._runner.read(lambda: read.children(self._bucket, self.id))
+
+    async def account(self) -> dict[str, int]:
+        found = await self._runner.read(lambda: read.account(self._bucket, self.id))
+        return {**found, "ends": found["events"]}
+
+    async def history(self) -> list[dict[str, Any]]:
+        return await self._runner.read(lambda: read.history(self._bucket, self.id))
+
+    async def events(self) -> Rows:
+        return await self._runner.read(lambda: read.events(self._bucket, self.id))
+
+    async def meta(self) -> Any:
+        text = (await self.row()).meta
+        return None if text is None else msgspec.json.decode(text)
+
+
+async def _chunks(
+    items: Iterable[Any] | AsyncIterable[Any], encode: Callable[[Any, int], str]
+) -> AsyncIterator[list[str]]:
+    chunk: list[str] = []
+    number = 0
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            chunk.append(encode(item, number))
+            number += 1
+            if len(chunk) >= limits.CHUNK_PARTS:
+                yield chunk
+                chunk = []
+    else:
+        for item in items:
+            chunk.append(encode(item, number))
+            number += 1
+            if len(chunk) >= limits.CHUNK_PARTS:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,405 @@
+"""The application: register tasks, submit jobs, look at them. `AsyncApp` in ``aio`` has the same names, awaited."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from fanin.domain import identity, limits
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import BadOption, LimitExceeded, UnknownJob, UnknownTask
+from fanin.domain.model import JobRow, NewJob, Spec
+from fanin.domain.policy import Backoff, Policy, parse_tolerate
+from fanin.job import Job
+from fanin.protocol import read, submit
+from fanin.protocol.steps import Txn
+from fanin.runtime.part import running_part
+from fanin.runtime.task import Task, check_attempts, check_name, check_priority
+from fanin.stores import default_url, open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SUCCESSOR_PRIORITY = 10
+STRIPED_FROM_PARTS = 10_000
+STRIPES = 8
+
+
+class App:
+    """Tasks and one database.
+
+    url: ``sqlite:///file.db`` or ``postgresql://…``; default ``FANIN_URL``, else ``sqlite:///fanin.db``. Nothing is
+    opened before the first use. max_parts: the width that this application allows one job.
+    """
+
+    def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
+        self.store = open_store(url or default_url())
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
+
+    @property
+    def url(self) -> str:
+        return self.store.url
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        attempts: int = 3,
+        lease: Duration = 60.0,
+        timeout: Duration | None = None,
+        mode: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        backoff: Backoff | Duration | None = None,
+        retry_on: tuple[type[BaseException], ...] = (BaseException,),
+        give_up_on: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a handler. See `fanin.runtime.task.Task` for the options.
+
+        Raises `BadOption` for an option that cannot work or a name that is taken, `BadPayload` for annotations that
+        cannot be read.
+        """
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            task: Task[..., Any] = Task(function, **options)
+            if task.name in self.tasks:
+                raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
+            self.tasks[task.name] = task
+            return task
+
+        return register if function is None else register(function)
+
+    def map(
+        self,
+        task: Task[..., Any],
+        items: Iterable[Any],
+        *,
+        then: Task[..., Any] | None = None,
+        key: str | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration = 0.0,
+        stripes: int | None = None,
+        meta: Any = None,
+        stream: bool = False,
+        within: Any = None,
+        run: bool = False,
+    ) -> Job:
+        """Create a job with one part per item, ``task(item)`` each, and return it at once.
+
+        then: the task that receives the `Joined` parts when the job has completed; created by the job's end, once.
+        key: the same key and content again is the same job, another content is `KeyConflict`.
+        tolerate: failed parts that still let the job complete: a count, or a share such as ``"1%"``.
+        fail_fast: close the job as soon as more have failed (default: only where ``tolerate`` is given).
+        sample: with a share, judge it while running once so many parts have ended.
+        quorum: complete as soon as so many parts have succeeded; the rest is abandoned.
+        give_up_after: end the job then, ``give_up="proceed"`` with what has arrived, or ``"abandon"``.
+        delay: parts start no sooner. stripes: counters (default by size and database).
+        within: a psycopg, apsw or sqlite3 connection whose open transaction shall hold the job.
+        stream: write the parts in chunks while ``items`` is still being read; they run at once, and the job can end
+        only after the last. Default: nothing is written before all items are read and checked, then all in one
+        transaction. run: let `Job.wait` and `Job.result` run the parts in this process.
+
+        Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict` before anything is written.
+        """
+        signature = self._own(task).signature
+        policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
+        new = self._new_job(
+            task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            priority=priority, delay=delay, stripes=stripes, meta=meta,
+        )  # fmt: skip
+        payloads = (signature.encode_item(item, n) for n, item in enumerate(items))
+        if stream:
+            if within is not None:
+                raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
+            self._stream(new, payloads)
+        else:
+            spool = Spool(payloads, self.max_parts)
+            self._create(self._striped(new, len(spool), stripes), spool, within)
+        return Job(self, new.id, run=run)
+
+    def submit(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> Job:
+        """Create a job of one part, ``task(*args, **kwargs)``. For options use `submit_with`."""
+        return self.submit_with(task, args, kwargs)
+
+    def submit_with(
+        self,
+        task: Task[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        then: Task[..., Any] | None = None,
+        key: str | None = None,
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration = 0.0,
+        give_up_after: Duration | None = None,
+        meta: Any = None,
+        within: Any = None,
+        run: bool = False,
+    ) -> Job:
+        """`submit` with the options of `map` that make sense for one part."""
+        payload = self._own(task).signature.encode_call(tuple(args), kwargs or {})
+        new = self._new_job(
+            task, Policy(), then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            priority=priority, delay=delay, stripes=1, meta=meta,
+        )  # fmt: skip
+        self._create(new, Spool([payload], 1), within)
+        return Job(self, new.id, run=run)
+
+    def job(self, name: str) -> Job:
+        """The job of an id, of the beginning of one, or of a key. Raises `UnknownJob`."""
+        return Job(self, self.store.read(lambda: find(name, self.store.buckets)))
+
+    def jobs(self, status: str | None = None, limit: int = 20) -> list[JobRow]:
+        """The newest jobs, optionally of one state."""
+        return self.store.read(lambda: read.jobs(range(self.store.buckets), status, limit))
+
+    def run_worker(
+        self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None
+    ) -> None:
+        """Work in this thread until interrupted, or until nothing is left to do."""
+        from fanin.runtime.worker import Worker
+
+        Worker(self, queues=queues, concurrency=concurrency).run(until_idle=until_idle)
+
+    def close(self) -> None:
+        """Close the connections. The application can be used again afterwards."""
+        self.store.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # How a job is made; `AsyncApp` uses the same pieces.
+
+    def _own(self, task: Task[..., Any]) -> Task[..., Any]:
+        name = getattr(task, "name", None)
+        if name is None or self.tasks.get(name) is not task:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise UnknownTask(
+                f"{task!r} is not a task of this application (it has: {known}): decorate it with @app.task"
+            )
+        return task
+
+    def _new_job(
+        self,
+        task: Task[..., Any],
+        policy: Policy,
+        *,
+        then: Task[..., Any] | None,
+        key: str | None,
+        give_up_after: Duration | None,
+        attempts: int | None,
+        queue: str | None,
+        priority: int | None,
+        delay: Duration,
+        stripes: int | None,
+        meta: Any,
+    ) -> NewJob:
+        if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
+            raise BadOption(f"key={key!r}: use 1 to {limits.KEY_CHARS} printable characters, or None")
+        if stripes is not None and not 1 <= stripes <= limits.STRIPES:
+            raise BadOption(f"stripes={stripes}: give 1 to {limits.STRIPES}")
+        queue = check_name(queue, "queue") if queue is not None else task.queue
+        priority = check_priority(priority) if priority is not None else task.priority
+        successor = None
+        if then is not None:
+            spec = Spec(
+                task=self._own(then).name, queue=then.queue, attempts=then.attempts,
+                priority=min(max(priority, then.priority) + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX),
+            )  # fmt: skip
+            successor = msgspec.json.encode(spec).decode()
+        job_id = identity.keyed_job_id(key) if key is not None else identity.new_job_id()
+        parent = running_part()
+        above = (
+            self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id))
+            if parent
+            else None
+        )
+        if above is not None and above.depth + 1 > limits.JOB_DEPTH_LEVELS:
+            raise LimitExceeded(
+                f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: jobs that "
+                "start jobs of their own kind must stop somewhere"
+            )
+        wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        return NewJob(
+            id=job_id,
+            bucket=self.store.bucket(job_id),
+            task=task.name,
+            queue=queue,
+            key=key,
+            priority=priority,
+            attempts=check_attempts(attempts) if attempts is not None else task.attempts,
+            stripes=stripes or 1,
+            policy=msgspec.json.encode(policy).decode(),
+            successor=successor,
+            give_up_after=wait,
+            delay=seconds(delay, "delay"),
+            parent_id=above.id if above else None,
+            root_id=(above.root_id or above.id) if above else None,
+            depth=above.depth + 1 if above else 0,
+            meta=None if meta is None else msgspec.json.encode(meta).decode(),
+        )
+
+    def _striped(self, new: NewJob, parts: int, stripes: int | None) -> NewJob:
+        if (
+            stripes is None
+            and self.store.dialect == "pg"
+            and parts >= STRIPED_FROM_PARTS
+            and '"quorum"' not in new.policy
+        ):
+            return msgspec.structs.replace(new, stripes=STRIPES)
+        return new
+
+    def _create(self, new: NewJob, spool: Spool, within: Any) -> None:
+        new = msgspec.structs.replace(new, request_hash=content_hash(new, spool.digest))
+
+        def txn() -> Txn[bool]:
+            return submit.create(new, len(spool), spool.chunks)
+
+        if within is None:
+            self.store.run(txn)
+        else:
+            self.store.run_in(within, txn())
+
+    def _stream(self, new: NewJob, payloads: Iterable[str]) -> None:
+        keep = new.give_up_after is not None
+        opened = new if keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
+        self.store.run(lambda: submit.open_job(opened))
+        digest = identity.request_hash()
+        planned = 0
+        status = self.store.read(lambda: read.job(new.bucket, new.id))
+        for chunk in submit.in_chunks(payloads):
+            for payload in chunk:
+                digest.update(len(payload).to_bytes(8, "big") + payload.encode())
+            if planned + len(chunk) > self.max_parts:
+                raise LimitExceeded(
+                    f"more than {self.max_parts} parts: the job stays open and ends at its deadline"
+                )
+            if status is not None and status.status == "open":
+                self._append(new, planned, chunk)
+            planned += len(chunk)
+        content = content_hash(new, digest.hexdigest())
+        self.store.run(lambda: submit.seal(new.bucket, new.id, planned, content, keep))
+
+    def _append(self, new: NewJob, first: int, chunk: list[str]) -> None:
+        self.store.run(lambda: submit.append(new.bucket, new.id, first, chunk))
+
+
+class Spool:
+    """Payloads read once and kept, in memory or in a temporary file, so that nothing is written before all are checked.
+
+    ``digest`` is over all of them; ``chunks`` gives them again, as often as the transaction is tried.
+    """
+
+    def __init__(self, payloads: Iterable[str], width: int) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=limits.SPOOL_BYTES)  # noqa: SIM115 - closed with the spool
+        self._index: list[tuple[int, int]] = []
+        self._count = 0
+        hashed = identity.request_hash()
+        if isinstance(payloads, Sized) and len(payloads) > width:
+            raise _too_wide(width)
+        for chunk in _bounded(payloads):
+            self._count += len(chunk)
+            if self._count > width:
+                raise _too_wide(width)
+            data = msgspec.msgpack.encode(chunk)
+            hashed.update(data)
+            self._index.append((self._file.tell(), len(data)))
+            self._file.write(data)
+        self.digest = hashed.hexdigest()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def chunks(self) -> Iterator[list[str]]:
+        for offset, size in self._index:
+            self._file.seek(offset)
+            yield msgspec.msgpack.decode(self._file.read(size), type=list[str])
+
+
+def _bounded(payloads: Iterable[str]) -> Iterator[list[str]]:
+    """Chunks of at most so many parts and about so many bytes, the same for the same payloads."""
+    chunk: list[str] = []
+    size = 0
+    for payload in payloads:
+        chunk.append(payload)
+        size += len(payload)
+        if len(chunk) >= limits.CHUNK_PARTS or size >= limits.CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _too_wide(width: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the job has more than {width} parts, which is the limit: put several items in one part, raise "
+        "App(max_parts=…) if it is lower than you need, or split the job. Nothing was written"
+    )
+
+
+def make_policy(
+    tolerate: int | str | None, fail_fast: bool | None, sample: int | None, quorum: int | None, give_up: str
+) -> Policy:
+    """The join policy of the options of `App.map`. Raises `BadOption`."""
+    count, percent = parse_tolerate(tolerate)
+    if give_up not in ("proceed", "abandon"):
+        raise BadOption(f"give_up={give_up!r}: 'proceed' (the successor gets what has arrived) or 'abandon'")
+    if quorum is not None and (quorum < 1 or tolerate is not None):
+        raise BadOption(f"quorum={quorum}, tolerate={tolerate!r}: a quorum of at least 1, and not both")
+    if sample is not None and (sample < 1 or percent is None):
+        raise BadOption(f"sample={sample}: at least 1, and only with a share such as tolerate='1%'")
+    early = tolerate is not None if fail_fast is None else fail_fast
+    return Policy(
+        tolerate=count,
+        tolerate_percent=percent,
+        sample=sample,
+        fail_fast=early,
+        quorum=quorum,
+        give_up=give_up,
+    )
+
+
+def content_hash(new: NewJob, digest: str) -> str:
+    """What makes two requests under one key the same: the parts and everything that decides how they run and join."""
+    pieces = (
+        new.task, new.queue, str(new.attempts), new.policy, new.successor or "", str(new.give_up_after), str(new.priority),
+        digest,
+    )  # fmt: skip
+    return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
+
+
+def find(name: str, buckets: int) -> Txn[str]:
+    """The one job that ``name`` means: an id, its beginning, or a key. Raises `UnknownJob`."""
+    found = yield from read.jobs_like(range(buckets), name)
+    if name in found:
+        return name
+    if not found:
+        keyed = identity.keyed_job_id(name)
+        bucket = identity.bucket_of(keyed, buckets)
+        if (yield from read.job(bucket, keyed)) is not None:
+            return keyed
+        raise UnknownJob(f"there is no job {name!r}: `fanin jobs` lists them")
+    if len(found) > 1:
+        raise UnknownJob(f"{name!r} begins several job ids ({', '.join(found[:3])}, …): give more of it")
+    return found[0]

@@ -1,0 +1,33 @@
+"""Durations as people write them: ``30``, ``"45s"``, ``"10m"``, ``"1h30m"``, ``"2d"``, or a timedelta."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+from fanin.domain import limits
+from fanin.domain.errors import BadOption
+
+Duration = float | int | str | timedelta
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])")
+_WHOLE = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*(?:ms|[smhdw]))+\s*")
+
+
+def seconds(value: Duration, name: str = "duration") -> float:
+    """``value`` in seconds. A bare number is seconds. Raises `BadOption` naming ``name`` for anything else."""
+    if isinstance(value, timedelta):
+        found = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        found = float(value)
+    elif isinstance(value, str) and _WHOLE.fullmatch(value):
+        found = sum(float(number) * _UNITS[unit] for number, unit in _PIECE.findall(value))
+    elif isinstance(value, str) and re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
+        found = float(value)
+    else:
+        raise BadOption(f"{name}={value!r}: give seconds, or a text such as '30s', '10m', '1h30m' or '2d'")
+    if not math.isfinite(found) or found < 0:
+        raise BadOption(f"{name}={value!r}: must be zero or more, and finite")
+    return min(found, limits.DELAY_SECONDS_MAX)

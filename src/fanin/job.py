@@ -1,0 +1,209 @@
+"""A job as the caller holds it: an id and an application. Nothing is cached; every look is a query."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fanin.domain import limits
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import JobFailed, UnknownJob, WaitTimeout
+from fanin.domain.model import Failure, JobRow, Progress
+from fanin.protocol import close, read, redrive
+from fanin.protocol.steps import Rows
+from fanin.runtime.codec import Codec
+from fanin.runtime.joined import failure_pages, pages
+
+if TYPE_CHECKING:
+    from fanin.app import App
+
+SOONEST_SECONDS = 0.005
+LATEST_SECONDS = 0.25
+
+
+class Job:
+    """One job. ``run=True``: waiting runs the parts in this process, so that a script needs no other worker."""
+
+    def __init__(self, app: App, job_id: str, *, run: bool = False) -> None:
+        self._app = app
+        self.id = job_id
+        self._bucket = app.store.bucket(job_id)
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def row(self) -> JobRow:
+        """Everything that the database knows of the job itself. Raises `UnknownJob`."""
+        row = self._app.store.read(lambda: read.job(self._bucket, self.id))
+        if row is None:
+            raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
+        return row
+
+    @property
+    def status(self) -> str:
+        """``open``, ``running``, ``completed``, ``failed`` or ``cancelled``."""
+        return self.progress().status
+
+    def progress(self) -> Progress:
+        """The counts, in constant time however many parts there are. Raises `UnknownJob`."""
+        found = self._app.store.read(lambda: read.progress(self._bucket, self.id))
+        if found is None:
+            raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
+        return found
+
+    def wait(
+        self, timeout: Duration | None = None, *, progress: bool = False, run: bool | None = None
+    ) -> Job:
+        """Wait until the job's run has ended, whatever its outcome. Returns the job.
+
+        progress: show a live line. run: work on the parts here meanwhile (default as given to ``map``). Raises
+        `WaitTimeout`; the job goes on.
+        """
+        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        with _LocalWorker(self._app, self._run if run is None else run) as worker:
+            if progress:
+                from fanin.runtime.progress import watch
+
+                watch(self._polls(limit, worker))
+            else:
+                for _ in self._polls(limit, worker):
+                    pass
+        return self
+
+    def _polls(self, limit: float | None, worker: _LocalWorker) -> Iterator[Progress]:
+        pause = SOONEST_SECONDS
+        while True:
+            found = self.progress()
+            yield found
+            if found.ended:
+                return
+            worker.check()
+            if limit is not None and time.monotonic() >= limit:
+                raise WaitTimeout(f"job {self.id} is {found.status} after the time given; it goes on")
+            time.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
+            pause = min(pause * 1.3, LATEST_SECONDS)
+
+    def results(self) -> Iterator[Any]:
+        """The results of the succeeded parts in the order of the parts, streamed; those of now if the job goes on."""
+        codec = self._codec()
+        for _, status, text in pages(self._app.store, self.id):
+            if status == "succeeded" and text is not None:
+                yield codec.decode(text)
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """Wait for the job and return its single result, or the list of all results of a wider one.
+
+        Raises `JobFailed` if it did not complete, with the first failure.
+        """
+        self.wait(timeout)
+        row = self.row()
+        if row.status != "completed":
+            first = next(failure_pages(self._app.store, self.id), None)
+            raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
+        found = list(self.results())
+        return found[0] if row.sealed_parts == 1 and found else found
+
+    def failures(self) -> list[Failure]:
+        """The parts that failed or were abandoned, with their errors, by index."""
+        return list(failure_pages(self._app.store, self.id))
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """End the job now, with its event and without its successor. False if it had ended before."""
+        return self._app.store.run(lambda: close.cancel(self._bucket, self.id, reason))
+
+    def redrive(
+        self,
+        parts: Sequence[int] | None = None,
+        *,
+        attempts: int | None = None,
+        give_up_after: Duration | None = None,
+    ) -> int:
+        """Open a new run for the failed and abandoned parts (or those chosen by index) of an ended job.
+
+        Returns the number of the new run; 0 if there is nothing to redrive. Raises `NotAllowedNow` while the job runs.
+        """
+        row = self.row()
+        wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        allowance = min(attempts or row.attempts, limits.ATTEMPTS)
+        return self._app.store.run(
+            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance, parts, give_up_after=wait)
+        )
+
+    @property
+    def successor(self) -> Job | None:
+        """The job that followed the latest run of this one, or None (yet)."""
+        born = [job_id for job_id, step in self._children() if step is not None]
+        return Job(self._app, born[-1], run=self._run) if born else None
+
+    def children(self) -> list[Job]:
+        """The jobs that parts of this one have started."""
+        return [Job(self._app, job_id) for job_id, step in self._children() if step is None]
+
+    def _children(self) -> list[tuple[str, str | None]]:
+        return self._app.store.read(lambda: read.children(self._bucket, self.id))
+
+    def account(self) -> dict[str, int]:
+        """What it took: parts, attempts, leases_lost, stale_refused, retried, released, events, successors, ends."""
+        found = self._app.store.read(lambda: read.account(self._bucket, self.id))
+        return {**found, "ends": found["events"]}
+
+    def history(self) -> list[dict[str, Any]]:
+        """The attempts that did not simply succeed, by time: retried, failed, released, lease_lost, refused."""
+        return self._app.store.read(lambda: read.history(self._bucket, self.id))
+
+    def events(self) -> Rows:
+        """(event key, seq, type, payload, at, published at) of the job's events."""
+        return self._app.store.read(lambda: read.events(self._bucket, self.id))
+
+    def meta(self) -> Any:
+        """What was given as ``meta`` at submit."""
+        text = self.row().meta
+        return None if text is None else msgspec.json.decode(text)
+
+    def _codec(self) -> Codec:
+        task = self._app.tasks.get(self.row().task)
+        return task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
+
+
+class _LocalWorker:
+    """A worker in a thread of this process, for as long as somebody waits."""
+
+    def __init__(self, app: App, wanted: bool) -> None:
+        self._problem: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        if wanted:
+            from fanin.runtime.worker import Worker
+
+            self._worker = Worker(app)
+            self._thread = threading.Thread(target=self._work, name="fanin-local-worker", daemon=True)
+
+    def _work(self) -> None:
+        try:
+            self._worker.run()
+        except BaseException as problem:
+            self._problem = problem
+
+    def check(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+    def __enter__(self) -> _LocalWorker:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._worker.stop()
+            self._thread.join()

@@ -1,0 +1,219 @@
+"""Arguments and results as JSON by the handler's annotations, refused where something would be lost."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fanin.domain import limits
+from fanin.domain.errors import BadPayload
+
+_PLAIN = (Any, object, list, dict, tuple, inspect.Parameter.empty)
+_REFUSED = (TypeError, ValueError, OverflowError, RecursionError, AttributeError)
+
+
+def encode(value: Any, what: str, limit: int) -> str:
+    """``value`` as JSON text of at most ``limit`` bytes. Raises `BadPayload` naming ``what``."""
+    try:
+        data = msgspec.json.encode(value, enc_hook=_to_json)
+        text = data.decode()
+    except _REFUSED as problem:
+        raise BadPayload(f"{what} cannot be stored as JSON: {_said(problem)}") from problem
+    if len(data) > limit:
+        raise BadPayload(
+            f"{what} has {len(data)} bytes as JSON, the limit is {limit}: put it in a file or object store and pass its "
+            "path"
+        )
+    if "null" in text:
+        _refuse_nan(value, what)
+    return text
+
+
+class Codec:
+    """JSON to and from one annotated type. ``Any`` and missing annotations take plain JSON values only."""
+
+    def __init__(self, annotation: Any, what: str) -> None:
+        self.what = what
+        self.plain = annotation in _PLAIN
+        self.annotation = Any if annotation is inspect.Parameter.empty else annotation
+        try:
+            self._decoder = msgspec.json.Decoder(self.annotation, dec_hook=_from_json)
+        except _REFUSED as problem:
+            raise BadPayload(
+                f"{what} is annotated {annotation!r}, which cannot be read from JSON: {_said(problem)}"
+            ) from None
+
+    def encode(self, value: Any, limit: int, what: str | None = None) -> str:
+        """Checked by decoding it again: a wrong type is found here, not in the worker."""
+        what = what or self.what
+        text = encode(value, what, limit)
+        if self.plain:
+            _refuse_lossy(value, what)
+        else:
+            self.decode(text, what)
+        return text
+
+    def decode(self, text: str, what: str | None = None) -> Any:
+        try:
+            return self._decoder.decode(text)
+        except (msgspec.DecodeError, *_REFUSED) as problem:
+            raise BadPayload(
+                f"{what or self.what} does not fit {_type_name(self.annotation)}: {_said(problem)}"
+            ) from problem
+
+
+class Signature:
+    """The payload of one handler: ``[item]`` for one positional argument, else an object with args and kwargs."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self._signature = inspect.signature(function)
+        hints = annotations_of(function)
+        self._parameters = {
+            p.name: Codec(hints.get(p.name, inspect.Parameter.empty), f"argument {p.name!r} of task {name}")
+            for p in self._signature.parameters.values()
+            if not _is_joined(hints.get(p.name))
+        }
+        self.first = next(iter(self._parameters.values()), None)
+        self.joined = next((h for h in hints.values() if _is_joined(h)), None)
+        self.result = Codec(hints.get("return", inspect.Parameter.empty), f"the result of task {name}")
+        self._named = Codec(Any, f"the arguments of task {name}")
+        try:
+            self._signature.bind(None)
+            self.takes_one = True
+        except TypeError:
+            self.takes_one = False
+
+    def encode_item(self, item: Any, number: int) -> str:
+        """The payload of part ``number`` of a map."""
+        if self.first is None or not self.takes_one:
+            raise BadPayload(
+                f"task {self.name}{self._signature} does not take exactly one argument, as a map needs"
+            )
+        what = f"part {number}: {self.first.what}"
+        return "[" + self.first.encode(item, limits.PAYLOAD_BYTES, what) + "]"
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The payload of a single call. Raises `BadPayload` if the arguments do not fit the signature."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise BadPayload(f"task {self.name}{self._signature}: {problem}") from None
+        named = {}
+        for name, value in bound.arguments.items():
+            codec = self._parameters.get(name, self._named)
+            kind = self._signature.parameters[name].kind
+            if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                codec = self._named
+            named[name] = msgspec.Raw(codec.encode(value, limits.PAYLOAD_BYTES).encode())
+        return encode({"call": named}, f"the arguments of task {self.name}", limits.PAYLOAD_BYTES)
+
+    def decode(
+        self, payload: str, joined: Callable[[dict[str, Any], Any], Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments. ``joined`` makes the argument of a successor."""
+        if payload.startswith("["):
+            assert self.first is not None
+            return [self.first.decode(payload[1:-1])], {}
+        fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        if "joined" in fields:
+            return [joined(msgspec.json.decode(fields["joined"]), self.joined)], {}
+        call = msgspec.json.decode(fields["call"], type=dict[str, msgspec.Raw])
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            if name not in call:
+                continue
+            text = bytes(call[name]).decode()
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                args += self._named.decode(text)
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(self._named.decode(text))
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[name] = self._parameters[name].decode(text)
+            else:
+                args.append(self._parameters[name].decode(text))
+        return args, kwargs
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The evaluated annotations; an unresolvable one is an error at the decoration, not in the worker."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as problem:
+        name = getattr(function, "__qualname__", function)
+        raise BadPayload(f"the annotations of {name} cannot be resolved: {problem}") from None
+
+
+def _is_joined(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation) or annotation
+    return getattr(origin, "__fanin_joined__", False) is True
+
+
+def _to_json(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # pydantic, when the user has it
+    if callable(dump):
+        return dump(mode="json")
+    path = getattr(value, "__fspath__", None)
+    if callable(path):
+        return path()
+    raise TypeError(f"{type(value).__qualname__} is not a type that fanin can store")
+
+
+def _from_json(annotation: type, value: Any) -> Any:
+    validate = getattr(annotation, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    if hasattr(annotation, "__fspath__"):
+        return annotation(value)
+    raise TypeError(f"{_type_name(annotation)} is not a type that fanin can read")
+
+
+def _refuse_lossy(value: Any, what: str) -> None:
+    """Without an annotation nothing says how to bring back a date, bytes or a set: take plain JSON values only."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _refuse_lossy(item, what)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise BadPayload(
+                    f"{what} has the key {key!r}: without an annotation the keys of a dict must be str"
+                )
+            _refuse_lossy(item, what)
+    else:
+        raise BadPayload(
+            f"{what} holds a {type(value).__qualname__}: annotate the handler with its type, so that it comes back as it went"
+        )
+
+
+def _refuse_nan(value: Any, what: str) -> None:
+    """JSON has no NaN and no infinity; they would silently become null."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise BadPayload(f"{what} holds {value}, which JSON cannot carry: send None or a text instead")
+    elif isinstance(value, dict):
+        for item in value.values():
+            _refuse_nan(item, what)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            _refuse_nan(item, what)
+    elif value is not None and not isinstance(value, (str, int, bool, bytes)):
+        plain = msgspec.to_builtins(value, enc_hook=_to_json)
+        if type(plain) is not type(value):
+            _refuse_nan(plain, what)
+
+
+def _said(problem: BaseException) -> str:
+    return (str(problem) or type(problem).__name__).splitlines()[0][:300]
+
+
+def _type_name(annotation: Any) -> str:
+    return getattr(annotation, "__qualname__", None) or str(annotation)

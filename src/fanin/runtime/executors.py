@@ -1,0 +1,278 @@
+"""Where handlers run: in threads, on one event loop, or in processes that can be killed.
+
+All three take a `Running` and call ``done`` once, from some thread, unless the work was told to stop because its lease
+is lost and it obeyed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from fanin.domain.errors import BadOption
+from fanin.domain.model import Claim, Report
+from fanin.runtime import outcome, part
+from fanin.runtime.joined import join
+from fanin.runtime.outcome import Outcome
+from fanin.runtime.part import Part
+from fanin.runtime.task import Task
+from fanin.stores.base import Store
+
+log = logging.getLogger("fanin")
+
+
+class Running:
+    """A claimed part in the hands of this worker, from the claim to its settlement."""
+
+    __slots__ = ("claim", "deadline", "handle", "part", "renewed", "said", "started", "task")
+
+    def __init__(self, claim: Claim, task: Task[..., Any], store: Store, now: float) -> None:
+        self.claim = claim
+        self.task = task
+        self.part = Part(claim, task.lease, store)
+        self.renewed = now
+        """Monotonic time before the claim or the last renewal was sent: the lease cannot end sooner than that."""
+        self.started: float | None = None
+        self.deadline: float | None = None
+        self.said = False
+        """Whether its outcome is known; whatever comes later is not heard."""
+        self.handle: Any = None
+
+    def start(self) -> None:
+        self.started = time.monotonic()
+        if self.task.timeout is not None and self.task.mode == "thread":
+            self.deadline = self.started + self.task.timeout
+
+    def report(self, found: Outcome) -> Report:
+        return Report(self.claim, found.verb, found.result, found.error, found.delay)
+
+
+Done = Callable[[Running, Outcome], None]
+
+
+def timed_out(running: Running) -> Outcome:
+    task = running.task
+    error = outcome.error_json("TimeoutError", f"the attempt took longer than {task.timeout:g} s")
+    if isinstance(TimeoutError(), task.give_up_on) or not isinstance(TimeoutError(), task.retry_on):
+        return Outcome("fail", error=error)
+    return Outcome("retry", error=error, delay=task.backoff.delay(running.claim.attempt))
+
+
+class Threads:
+    """A fixed number of threads. A thread cannot be killed: one whose handler overruns its time is given up and
+    replaced, and what it returns later is not heard."""
+
+    def __init__(self, size: int, done: Done, store: Store) -> None:
+        self._ready: SimpleQueue[Running | None] = SimpleQueue()
+        self._done = done
+        self._store = store
+        self._size = size
+        self._given_up: set[Running] = set()
+        self._threads = 0
+
+    def submit(self, running: Running) -> None:
+        if self._threads < self._size:
+            self._spawn()
+        self._ready.put(running)
+
+    def stop_work(self, running: Running, *, replace: bool) -> None:
+        """Ask the handler to stop; ``replace`` its thread if it is in one."""
+        running.part._lost.set()
+        if replace and running.started is not None:
+            self._given_up.add(running)
+            self._spawn()
+
+    def take_back(self) -> list[Running]:
+        """The parts that no thread has begun."""
+        found: list[Running] = []
+        while True:
+            try:
+                running = self._ready.get_nowait()
+            except Empty:
+                return found
+            if running is not None:
+                found.append(running)
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._ready.put(None)
+
+    def _spawn(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._loop, name=f"fanin-handler-{self._threads}", daemon=True).start()
+
+    def _loop(self) -> None:
+        while (running := self._ready.get()) is not None:
+            if running.part.cancelled:
+                self._done(running, Outcome("lost"))
+                continue
+            running.start()
+            found = run_handler(running.task, running.claim, running.part, self._store)
+            if running in self._given_up:
+                self._given_up.discard(running)
+                self._threads -= 1
+                return
+            self._done(running, found)
+
+
+def run_handler(task: Task[..., Any], claim: Claim, own: Part, store: Store) -> Outcome:
+    """Decode, run, encode. Whatever the handler raises becomes an outcome; nothing escapes."""
+    token = part.enter(own)
+    try:
+        args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(store, facts, hint))
+        return outcome.succeeded(task, task.function(*args, **kwargs))
+    except (
+        BaseException
+    ) as problem:  # a handler may raise SystemExit, KeyboardInterrupt or worse; all are its failure
+        return outcome.failed(task, problem, claim.attempt)
+    finally:
+        part.leave(token)
+
+
+class Loop:
+    """One event loop in a thread of its own, for ``async def`` handlers; a lost lease or a timeout cancels the task."""
+
+    def __init__(self, size: int, done: Done, store: Store) -> None:
+        self._done = done
+        self._store = store
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fanin-loop", daemon=True)
+        self._thread.start()
+
+    def submit(self, running: Running) -> None:
+        self._loop.call_soon_threadsafe(self._create, running)
+
+    def _create(self, running: Running) -> None:
+        running.handle = self._loop.create_task(self._run(running))
+
+    async def _run(self, running: Running) -> None:
+        if running.part.cancelled:
+            self._done(running, Outcome("lost"))
+            return
+        running.start()
+        self._done(running, await self._handle(running))
+
+    async def _handle(self, running: Running) -> Outcome:
+        task, claim = running.task, running.claim
+        token = part.enter(running.part)
+        scope: asyncio.Timeout | None = None
+        try:
+            args, kwargs = task.signature.decode(
+                claim.payload, lambda facts, hint: join(self._store, facts, hint)
+            )
+            async with asyncio.timeout(task.timeout) as scope:
+                value = await task.function(*args, **kwargs)
+            return outcome.succeeded(task, value)
+        except asyncio.CancelledError as problem:
+            if running.part.cancelled:
+                return Outcome("lost")
+            return outcome.failed(task, problem, claim.attempt)
+        except TimeoutError as problem:
+            expired = scope is not None and scope.expired()
+            return timed_out(running) if expired else outcome.failed(task, problem, claim.attempt)
+        except BaseException as problem:
+            return outcome.failed(task, problem, claim.attempt)
+        finally:
+            part.leave(token)
+
+    def stop_work(self, running: Running, *, replace: bool) -> None:
+        running.part._lost.set()
+        self._loop.call_soon_threadsafe(self._cancel, running)
+
+    @staticmethod
+    def _cancel(running: Running) -> None:
+        if running.handle is not None:
+            running.handle.cancel()
+
+    def take_back(self) -> list[Running]:
+        return []
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class Processes:
+    """Child processes, each started afresh from the module that defines the task. A lost lease or a timeout kills."""
+
+    def __init__(self, size: int, done: Done, store: Store) -> None:
+        try:
+            from pebble import ProcessPool
+        except ImportError as problem:
+            raise BadOption(
+                f"mode='process' needs the package pebble ({problem}): pip install 'fanin[process]'"
+            ) from problem
+        import multiprocessing
+
+        self._done = done
+        self._store = store
+        self._pool = ProcessPool(max_workers=size, context=multiprocessing.get_context("spawn"))
+
+    def submit(self, running: Running) -> None:
+        task, claim = running.task, running.claim
+        running.start()  # the pool starts as many as it has processes; the worker claims no more than that
+        where = (task.function.__module__, task.function.__qualname__)
+        running.handle = self._pool.schedule(
+            run_in_child, args=[where, task.name, self._store.url, claim, task.lease], timeout=task.timeout
+        )
+        running.handle.add_done_callback(lambda future: self._finished(running, future))
+
+    def _finished(self, running: Running, future: Any) -> None:
+        from concurrent.futures import CancelledError
+
+        from pebble import ProcessExpired
+
+        try:
+            found: Outcome = future.result()
+        except CancelledError:
+            found = Outcome("lost")
+        except TimeoutError:
+            found = timed_out(running)
+        except ProcessExpired as problem:
+            error = outcome.error_json("WorkerLost", f"the handler's process died: {problem}")
+            found = Outcome("retry", error=error, delay=running.task.backoff.delay(running.claim.attempt))
+        except BaseException as problem:  # what could not cross from the child
+            found = outcome.failed(running.task, problem, running.claim.attempt)
+        self._done(running, found)
+
+    def stop_work(self, running: Running, *, replace: bool) -> None:
+        running.part._lost.set()
+        if running.handle is not None:
+            running.handle.cancel()
+
+    def take_back(self) -> list[Running]:
+        return []
+
+    def close(self) -> None:
+        self._pool.stop()  # type: ignore[no-untyped-call]
+
+
+def run_in_child(where: tuple[str, str], name: str, url: str, claim: Claim, lease: float) -> Outcome:
+    """In the child: find the task by its module, and run it."""
+    from fanin.stores import open_store
+
+    module, qualname = where
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for step in qualname.split("."):
+        found = getattr(found, step)
+    if not isinstance(found, Task):
+        raise BadOption(
+            f"{module}.{qualname} is not the task {name} in a fresh process: define it at the module's top level"
+        )
+    store = _child_stores.setdefault(url, open_store(url))
+    return run_handler(found, claim, Part(claim, lease, store), store)
+
+
+_child_stores: dict[str, Store] = {}
+
+KINDS: dict[str, Callable[[int, Done, Store], Threads | Loop | Processes]] = {
+    "thread": Threads,
+    "async": Loop,
+    "process": Processes,
+}

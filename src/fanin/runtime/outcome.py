@@ -1,0 +1,84 @@
+"""What came of one execution of a handler, and how an exception is written down. Recording a failure cannot fail."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import msgspec
+
+from fanin.domain import limits
+from fanin.domain.errors import BadPayload, LeaseLost, Permanent, RetryLater
+from fanin.runtime.task import Task
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """``verb`` as in `fanin.domain.model.Report`, or ``lost`` when the handler has stopped because it lost its lease."""
+
+    verb: str
+    result: str | None = None
+    error: str | None = None
+    delay: float = 0.0
+
+
+def succeeded(task: Task[..., Any], value: Any) -> Outcome:
+    """A result that cannot be stored is a failure for good: the next attempt would return the same."""
+    try:
+        return Outcome("succeed", result=task.signature.result.encode(value, limits.RESULT_BYTES))
+    except BadPayload as problem:
+        return Outcome("fail", error=describe(problem))
+
+
+def failed(task: Task[..., Any], problem: BaseException, attempt: int) -> Outcome:
+    """Whether to try again, and when, by the task's filters."""
+    if isinstance(problem, LeaseLost):
+        return Outcome("lost")
+    error = describe(problem)
+    if isinstance(problem, RetryLater):
+        return Outcome("retry", error=error, delay=_finite(problem.seconds))
+    permanent = isinstance(problem, (Permanent, BadPayload, *task.give_up_on)) or not isinstance(
+        problem, task.retry_on
+    )
+    if permanent:
+        return Outcome("fail", error=error)
+    return Outcome("retry", error=error, delay=task.backoff.delay(attempt))
+
+
+def describe(problem: BaseException) -> str:
+    """Type, message and traceback as JSON, bounded, whatever the exception's own methods do."""
+    try:
+        trace = "".join(traceback.format_exception(type(problem), problem, problem.__traceback__))
+    except Exception:  # a traceback whose parts cannot be printed
+        trace = ""
+    try:
+        message = str(problem)
+    except Exception as unprintable:
+        message = f"(the message cannot be printed: {type(unprintable).__name__})"
+    return error_json(type(problem).__qualname__, message, trace)
+
+
+def error_json(kind: str, message: str, trace: str = "") -> str:
+    third = limits.ERROR_BYTES // 4
+    record = {
+        "type": _clean(kind, 200),
+        "message": _clean(message, third),
+        "traceback": _clean(trace, 2 * third),
+    }
+    return msgspec.json.encode(record).decode()
+
+
+def _clean(text: str, limit: int) -> str:
+    """Without lone surrogates, and cut in the middle: both ends of a traceback tell something."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… {len(text) - limit} characters cut …\n{text[-half:]}"
+    return text
+
+
+def _finite(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return 0.0
+    return min(max(number, 0.0), limits.DELAY_SECONDS_MAX) if number == number else 0.0

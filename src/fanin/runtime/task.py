@@ -1,0 +1,107 @@
+"""A task: a named handler with its options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Generic, ParamSpec, TypeVar
+
+from fanin.domain import limits
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import BadOption
+from fanin.domain.policy import Backoff
+from fanin.runtime.codec import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MODES = ("thread", "async", "process")
+
+
+class Task(Generic[P, R]):
+    """What ``@app.task`` makes of a function. Calling it runs the function itself, here and now.
+
+    attempts: how often a part may be tried, lost workers included. lease: how long a part stays held without a
+    heartbeat; heartbeats go out at a third of it. timeout: how long one attempt may run. backoff: the waits between
+    attempts. retry_on, give_up_on: exception classes; the latter wins. mode: ``thread`` (default for ``def``),
+    ``async`` (always for ``async def``) or ``process`` (can be killed, and does not hold the worker's interpreter).
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        attempts: int = 3,
+        lease: Duration = 60.0,
+        timeout: Duration | None = None,
+        mode: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        backoff: Backoff | Duration | None = None,
+        retry_on: tuple[type[BaseException], ...] = (BaseException,),
+        give_up_on: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = check_name(name or f"{function.__module__}.{function.__qualname__}", "task name")
+        self.attempts = check_attempts(attempts)
+        self.lease = check_lease(seconds(lease, "lease"))
+        self.timeout = None if timeout is None else seconds(timeout, "timeout")
+        if self.timeout == 0:
+            raise BadOption("timeout=0: give a time above zero, or None for no limit")
+        is_async = inspect.iscoroutinefunction(function)
+        self.mode = mode or ("async" if is_async else "thread")
+        if self.mode not in MODES or is_async != (self.mode == "async"):
+            kind = "async def" if is_async else "def"
+            raise BadOption(
+                f"mode={mode!r} for a {kind} handler: use 'async' for async def, 'thread' or 'process' for def"
+            )
+        self.queue = check_name(queue, "queue")
+        self.priority = check_priority(priority)
+        if backoff is None:
+            self.backoff = Backoff()
+        elif isinstance(backoff, Backoff):
+            self.backoff = backoff
+        else:
+            self.backoff = Backoff(first=seconds(backoff, "backoff"))
+        self.retry_on = retry_on
+        self.give_up_on = give_up_on
+        self.signature = Signature(function, self.name)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+def check_name(value: str, what: str) -> str:
+    """A name that fits everywhere it goes: columns, notifications, logs. Raises `BadOption`."""
+    if not value or len(value) > limits.NAME_CHARS or not value.isprintable():
+        raise BadOption(f"{what} {value!r}: use 1 to {limits.NAME_CHARS} printable characters")
+    return value
+
+
+def check_attempts(value: int) -> int:
+    if type(value) is not int or not 1 <= value <= limits.ATTEMPTS:
+        raise BadOption(f"attempts={value!r}: give a whole number from 1 to {limits.ATTEMPTS}")
+    return value
+
+
+def check_priority(value: int) -> int:
+    if type(value) is not int or abs(value) > limits.PRIORITY_MAX:
+        raise BadOption(
+            f"priority={value!r}: give a whole number from -{limits.PRIORITY_MAX} to {limits.PRIORITY_MAX}"
+        )
+    return value
+
+
+def check_lease(value: float) -> float:
+    low, high = limits.LEASE_SECONDS_MIN, limits.LEASE_SECONDS_MAX
+    if not low <= value <= high:
+        raise BadOption(
+            f"lease={value:g}s: give {low:g} s to {high:g} s; heartbeats renew it while a handler runs"
+        )
+    return value

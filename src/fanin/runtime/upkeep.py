@@ -1,0 +1,73 @@
+"""What any worker does for all: due parts become claimable, spent ones fail, deadlines fire, closed jobs are swept.
+
+Every step is safe however many workers do it at once; the guards of the protocol decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from fanin.domain.errors import Unavailable
+from fanin.protocol import close, lease
+from fanin.stores.base import Store
+
+log = logging.getLogger("fanin")
+
+PERIOD_SECONDS = 1.0
+SOONEST_SECONDS = 0.02
+
+
+def once(store: Store, bucket: int) -> bool:
+    """One round over one bucket. True if anything was found to do."""
+    look = store.read(lambda: lease.look(bucket))
+    busy = False
+    if look.due_in is not None and look.due_in <= 0:
+        while store.run(lambda: lease.wake(bucket)):
+            busy = True
+        while store.run(lambda: lease.reap(bucket)):
+            busy = True
+    if look.give_up_in is not None and look.give_up_in <= 0:
+        for job_id in store.read(lambda: close.overdue(bucket)):
+            busy = store.run(lambda job_id=job_id: close.give_up(bucket, job_id)) or busy  # type: ignore[misc]
+    if look.unswept:
+        for job_id, stripe in store.read(lambda: close.unswept(bucket)):
+            while store.run(lambda job_id=job_id, stripe=stripe: close.sweep(bucket, job_id, stripe)):  # type: ignore[misc]
+                busy = True
+    return busy
+
+
+class Upkeep:
+    """`once`, about every second in a thread, and exactly when the next part comes due. ``found`` wakes the worker."""
+
+    def __init__(self, store: Store, found: Callable[[], None]) -> None:
+        self._store = store
+        self._found = found
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fanin-upkeep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        pause = random.uniform(0, 0.2)
+        while not self._closing.wait(pause):
+            pause = PERIOD_SECONDS * random.uniform(0.7, 1.0)
+            try:
+                for bucket in range(self._store.buckets):
+                    if once(self._store, bucket):
+                        self._found()
+                    due_in = self._store.read(lambda bucket=bucket: lease.look(bucket)).soonest  # type: ignore[misc]
+                    if due_in is not None:
+                        pause = min(pause, max(due_in, SOONEST_SECONDS))
+            except Unavailable as problem:
+                log.warning("upkeep: %s; trying again", problem)
+            except Exception:
+                log.exception("upkeep failed; trying again")

@@ -1,0 +1,394 @@
+"""The worker: claim, run, commit, in batches; one transaction settles what is done and claims what comes next.
+
+Threads, each with one thing to wait for: this loop (the database), the handlers' executors, the heart, the upkeep and
+the bell. The loop waits when there is nothing to settle and nothing to claim.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from fanin.domain import identity, limits
+from fanin.domain.errors import BadOption, Unavailable
+from fanin.domain.model import Claim, Report, Settled, Verdict
+from fanin.protocol import finish, lease, read
+from fanin.protocol.steps import Txn
+from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, timed_out
+from fanin.runtime.heart import Heart
+from fanin.runtime.outcome import Outcome
+from fanin.runtime.task import Task
+from fanin.runtime.upkeep import Upkeep
+from fanin.stores.base import Bell, Store
+
+log = logging.getLogger("fanin")
+
+POLL_SECONDS = 2.0
+GRACE_SECONDS = 10.0
+AHEAD_SECONDS = 0.02
+"""So much work is claimed ahead of the handlers: enough to hide a commit, little enough to share a small job."""
+LINGER_SECONDS = 0.004
+"""Reports of short handlers wait so long for company, so that one commit carries many."""
+SHORT_SECONDS = 0.001
+
+
+class Application(Protocol):
+    """What a worker needs of an application."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def tasks(self) -> dict[str, Task[..., Any]]: ...
+
+
+OnPart = Callable[[Report, Settled], None]
+
+
+class Worker:
+    """Runs the parts of an application's tasks.
+
+    queues: names, served in turn; default all queues of the tasks and ``default``. concurrency: handlers at once.
+    batch: most parts in one transaction. on_part: called after each commit, in the worker's loop, for every report.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 4,
+        name: str | None = None,
+        batch: int = limits.CLAIM_PARTS,
+        grace: float = GRACE_SECONDS,
+        on_part: OnPart | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise BadOption(f"concurrency={concurrency}: at least 1 handler must be able to run")
+        if not 1 <= batch <= limits.CLAIM_PARTS:
+            raise BadOption(f"batch={batch}: give 1 to {limits.CLAIM_PARTS}")
+        if not app.tasks:
+            raise BadOption(
+                "the application has no tasks: decorate a function with @app.task before starting a worker"
+            )
+        self.store = app.store
+        self.tasks = app.tasks
+        self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
+        self.concurrency = concurrency
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(16**4):04x}"
+        self.batch = batch
+        self.grace = grace
+        self.on_part = on_part
+        self._leases = {task.name: task.lease for task in app.tasks.values()}
+        self._held: dict[tuple[str, int, int], Running] = {}
+        self._done: deque[tuple[Running, Outcome]] = deque()
+        self._saying = threading.Lock()
+        self._news = threading.Event()
+        self._draining = threading.Event()
+        self._at_once = threading.Event()
+        self._bell: Bell | None = None
+        self._executors: dict[str, Threads | Loop | Processes] = {}
+        self._average = 0.0
+        self._turn = 0
+        self._bucket = 0
+        self.settled = 0
+        self.lost = 0
+
+    # What others call, from any thread.
+
+    def stop(self, *, now: bool = False) -> None:
+        """Drain: claim nothing more, give running handlers the grace time, give back the rest without costing an
+        attempt. ``now``: give everything back at once."""
+        if now:
+            self._at_once.set()
+        self._draining.set()
+        self._wake()
+
+    def run(self, *, until_idle: bool = False, until: Callable[[], bool] | None = None) -> None:
+        """Work until `stop`, or until nothing is left in the queues, or until ``until()`` is true (asked when there is
+        a pause). A database that is away is waited for."""
+        self._open()
+        try:
+            failures = 0
+            while not self._draining.is_set():
+                try:
+                    if self._round(until_idle, until):
+                        break
+                    failures = 0
+                except Unavailable as problem:
+                    failures += 1
+                    pause = min(0.1 * 2**failures, 5.0) * random.uniform(0.5, 1.0)
+                    log.warning("worker %s: %s; trying again in %.1f s", self.name, problem, pause)
+                    self._draining.wait(pause)
+            self._drain()
+        finally:
+            self._close()
+
+    # The loop.
+
+    def _open(self) -> None:
+        self._bell = self._patiently(lambda: self.store.bell(self.queues))
+        self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue)
+        self._upkeep = Upkeep(self.store, self._wake)
+        self._heart.start()
+        self._upkeep.start()
+        log.info("worker %s serves %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
+
+    def _patiently(self, make: Callable[[], Any]) -> Any:
+        """A worker may start before its database does."""
+        pause = 0.2
+        while True:
+            try:
+                return make()
+            except Unavailable as problem:
+                if self._draining.is_set():
+                    raise
+                log.warning("worker %s: %s; trying again in %.1f s", self.name, problem, pause)
+                self._draining.wait(pause)
+                pause = min(pause * 2, 5.0)
+
+    def _close(self) -> None:
+        self._heart.close()
+        self._upkeep.close()
+        if self._bell is not None:
+            self._bell.close()
+        for executor in self._executors.values():
+            executor.close()
+        self._executors.clear()
+
+    def _round(self, until_idle: bool, until: Callable[[], bool] | None) -> bool:
+        """Settle, claim, or wait. True when the work is over."""
+        room = self._room()
+        if self._done and (room > 0 or self._ripe()):
+            self._exchange(room)
+            return False
+        if room > 0 and self._peek():
+            if self._exchange(room):
+                return False
+        if self._done:
+            self._news.wait(LINGER_SECONDS)
+            self._news.clear()
+            return False
+        if until is not None and until():
+            return True
+        if until_idle and not self._held and not self.store.read(self._backlog):
+            return True
+        self._rest(busy=bool(self._held), poll=0.2 if until_idle or until else POLL_SECONDS)
+        return False
+
+    def _rest(self, busy: bool, poll: float) -> None:
+        """Nothing to do: until a handler is done, or the bell rings. Both call `_wake`, which rings our bell."""
+        if busy and self._room() <= 0:
+            self._news.wait(poll)
+        elif self._bell is not None and not self._news.is_set():
+            self._bell.wait(poll)
+        self._news.clear()
+
+    def _backlog(self) -> Txn[bool]:
+        return read.backlog(range(self.store.buckets), self.queues)
+
+    def _peek(self) -> bool:
+        def anything() -> Txn[bool]:
+            for bucket in range(self.store.buckets):
+                for queue in self.queues:
+                    if (yield from lease.any_ready(bucket, queue)):
+                        self._bucket = bucket
+                        return True
+            return False
+
+        return self.store.read(anything)
+
+    def _room(self) -> int:
+        """How many parts to claim: what the free handlers can start, and a little ahead of them."""
+        if self._average > 0:
+            ahead = int(self.concurrency * AHEAD_SECONDS / self._average)
+        else:
+            ahead = 0 if not self.settled else self.batch
+        if any(task.mode == "process" for task in self.tasks.values()):
+            ahead = 0
+        waiting = len(self._held) - len(self._done)
+        free = self.concurrency + min(ahead, self.batch) - waiting
+        if ahead >= self.batch and waiting > self.batch // 2:
+            return 0
+        return min(free, self.batch)
+
+    def _ripe(self) -> bool:
+        """Whether the reports should be committed without waiting for more."""
+        if self._average > SHORT_SECONDS or len(self._done) >= self.batch // 2:
+            return True
+        return len(self._done) >= len(self._held)
+
+    def _exchange(self, room: int) -> int:
+        """One transaction: settle what is done, claim up to ``room``. Returns the number of parts claimed."""
+        taken = [self._done.popleft() for _ in range(min(len(self._done), self.batch))]
+        buckets: dict[int, list[Report]] = {}
+        for running, found in taken:
+            if found.verb != "lost":
+                buckets.setdefault(running.claim.bucket, []).append(running.report(found))
+        self._turn += 1
+        target = self._bucket
+        self._bucket = (self._bucket + 1) % self.store.buckets
+        claimed: list[Claim] = []
+        try:
+            for bucket in sorted({*buckets, *([target] if room > 0 else [])}):
+                want = room if bucket == target else 0
+                sent = time.monotonic()
+                answers, claims = self._transact(bucket, buckets.get(bucket, []), want)
+                for report, answer in answers:
+                    self._settle(report, answer)
+                buckets.pop(bucket, None)
+                claimed += claims
+                for claim in claims:
+                    self._begin(claim, sent)
+        except Unavailable:
+            for running, found in reversed(taken):
+                if running.claim.bucket in buckets or found.verb == "lost":
+                    self._done.appendleft((running, found))
+            raise
+        for running, found in taken:
+            if found.verb == "lost":
+                self.lost += 1
+            self._held.pop((running.claim.job_id, running.claim.idx, running.claim.attempt), None)
+        return len(claimed)
+
+    def _transact(
+        self, bucket: int, reports: list[Report], room: int
+    ) -> tuple[list[tuple[Report, Settled]], list[Claim]]:
+        claim_id = identity.new_claim_id()
+        queues = self.queues[self._turn % len(self.queues) :] + self.queues[: self._turn % len(self.queues)]
+
+        def exchange() -> Txn[tuple[list[Settled], list[Claim]]]:
+            answers = (yield from finish.settle(bucket, reports, self.name)) if reports else []
+            claims: list[Claim] = []
+            for queue in queues:
+                left = room - len(claims)
+                if left > 0:
+                    claims += yield from lease.claim(bucket, queue, self._leases, left, claim_id, self.name)
+            return answers, claims
+
+        try:
+            answers, claims = self.store.run(exchange)
+            return list(zip(reports, answers, strict=True)), claims
+        except Unavailable:
+            raise
+        except Exception:
+            if not reports:
+                raise
+            log.exception("worker %s: a batch could not be settled; settling its jobs one by one", self.name)
+            return self._one_by_one(bucket, reports), []
+
+    def _one_by_one(self, bucket: int, reports: list[Report]) -> list[tuple[Report, Settled]]:
+        """A damaged job must not hold up the others. Its parts are left to their leases, for a repair to find."""
+        settled: list[tuple[Report, Settled]] = []
+        for job_id in sorted({report.claim.job_id for report in reports}):
+            mine = [report for report in reports if report.claim.job_id == job_id]
+            try:
+                answers = self.store.run(lambda mine=mine: finish.settle(bucket, mine, self.name))  # type: ignore[misc]
+                settled += zip(mine, answers, strict=True)
+            except Unavailable:
+                raise
+            except Exception as problem:
+                log.error(
+                    "job %s: %d results could not be stored (%s). Run `fanin check`; the parts are run again when their "
+                    "leases end", job_id, len(mine), problem,
+                )  # fmt: skip
+        return settled
+
+    def _begin(self, claim: Claim, sent: float) -> None:
+        task = self.tasks[claim.task]
+        running = Running(claim, task, self.store, sent)
+        self._held[claim.job_id, claim.idx, claim.attempt] = running
+        executor = self._executors.get(task.mode)
+        if executor is None:
+            executor = self._executors[task.mode] = KINDS[task.mode](
+                self.concurrency, self._finished, self.store
+            )
+        executor.submit(running)
+
+    def _finished(self, running: Running, found: Outcome) -> None:
+        """Called by an executor's thread."""
+        if running.started is not None:
+            took = time.monotonic() - running.started
+            self._average = took if self._average == 0 else self._average * 0.9 + took * 0.1
+        self._say(running, found)
+        done = len(self._done)
+        if self._average > SHORT_SECONDS or done >= self.batch // 2 or done >= len(self._held):
+            self._wake()
+
+    def _say(self, running: Running, found: Outcome) -> None:
+        """The first outcome of a part counts: its handler's, its time-out or its release."""
+        with self._saying:
+            if not running.said:
+                running.said = True
+                self._done.append((running, found))
+
+    def _wake(self) -> None:
+        self._news.set()
+        if self._bell is not None:
+            self._bell.ring()
+
+    def _settle(self, report: Report, answer: Settled) -> None:
+        self.settled += 1
+        claim = report.claim
+        if answer.verdict in (Verdict.LOST, Verdict.CLOSED):
+            self.lost += 1
+            log.info(
+                "job %s part %d: the report of attempt %d was refused (%s), attempt %s holds it",
+                claim.job_id, claim.idx, claim.attempt, answer.verdict.value, answer.attempt,
+            )  # fmt: skip
+        elif answer.verdict in (Verdict.CONFLICT, Verdict.UNKNOWN):
+            log.error(
+                "job %s part %d: the report of attempt %d was refused: %s",
+                claim.job_id, claim.idx, claim.attempt, answer.verdict.value,
+            )  # fmt: skip
+        elif report.verb in ("fail", "retry") and answer.status == "failed":
+            log.warning(
+                "job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt
+            )
+        if self.on_part is not None:
+            self.on_part(report, answer)
+
+    # Called by the heart.
+
+    def _stop_work(self, running: Running, reason: str) -> None:
+        claim = running.claim
+        log.info("job %s part %d attempt %d: stopping: %s", claim.job_id, claim.idx, claim.attempt, reason)
+        self._executors[running.task.mode].stop_work(running, replace=False)
+
+    def _overdue(self, running: Running, reason: str) -> None:
+        if running.task.mode != "thread":
+            return  # the loop and the processes keep their own time
+        self._executors["thread"].stop_work(running, replace=True)
+        self._say(running, timed_out(running))
+        self._wake()
+
+    # The end.
+
+    def _drain(self) -> None:
+        """Settle what is done, wait out the grace, give back the rest. Costs no attempt."""
+        for executor in self._executors.values():
+            for running in executor.take_back():
+                self._say(running, Outcome("release"))
+        deadline = time.monotonic() + self.grace
+        while self._held:
+            rest = [running for running in self._held.values() if not running.said]
+            if rest and (self._at_once.is_set() or time.monotonic() >= deadline):
+                for running in rest:
+                    self._executors[running.task.mode].stop_work(running, replace=False)
+                    self._say(running, Outcome("release"))
+            try:
+                if self._done:
+                    self._exchange(0)
+                    continue
+            except Unavailable as problem:
+                log.warning("worker %s: cannot settle its last parts: %s", self.name, problem)
+                if self._at_once.is_set() or time.monotonic() >= deadline + self.grace:
+                    return  # their leases will end
+            self._news.wait(0.05)
+            self._news.clear()
