@@ -5,12 +5,12 @@ The rules are those that a reader forgets and a database forgives until the day 
 claim       a LIMIT inside an UPDATE or DELETE stands in a MATERIALIZED CTE that locks FOR NO KEY UPDATE SKIP
             LOCKED; anywhere else the limit can be evaluated again and more rows change than it says
 lock        rows are locked FOR NO KEY UPDATE: foreign-key checks hold KEY SHARE, and no lock is upgraded
-place       parts that a list or a LIMIT chooses are written by `p.ctid = x.place`, where x is a MATERIALIZED CTE
-            that has locked them in this bucket (itself, or in a lateral sub-select), and with a guard on
+place       parts that a list or a LIMIT chooses are written by `p.ctid = x.place`, where x is a MATERIALIZED
+            CTE that has locked them in this bucket (itself, or in a lateral sub-select), and with a guard on
             status or ready; a join on a list may be planned as a scan of all parts of a job
-bucket      a write or a lock names its bucket by a parameter (a write by place: its CTE does), a read names it
-            or is joined to it, unless its heading says `-- all buckets`; an INSERT and its ON CONFLICT list
-            the column
+bucket      a write or a lock names its bucket by a parameter (a write by place: its CTE does), a read names
+            it or is joined to it, unless its heading says `-- all buckets`; an INSERT and its ON CONFLICT
+            list the column
 time        time is read through fanin.clock() alone, so that tests can move it
 volatile    no volatile function in an UPDATE or DELETE: a sharded database refuses it
 key         the primary key of a table begins with bucket, a unique index contains it

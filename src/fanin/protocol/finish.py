@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import identity, limits, policy
-from fanin.domain.model import Report, Settled, Spec, Verdict
+from fanin.domain.model import Claim, Report, Settled, Spec, Verdict
 from fanin.domain.policy import Counts, Ending, Policy
 from fanin.protocol.steps import Again, Room, Row, Txn, one
 
@@ -26,6 +26,9 @@ SQL = Room("finish")
 Change = tuple[str, int, str]
 """(job id, stripe, ``succeeded`` or ``failed``): one part that has just ended."""
 
+
+Token = tuple[str, int, int, str]
+"""(job id, idx, attempt, claim id): what makes a report heard."""
 
 Event = tuple[str, int, int, dict[str, Any]]
 """(job id, run, sequence number, facts) of an end."""
@@ -46,21 +49,19 @@ def settle(
     Saying a report again changes nothing, so an unknown outcome is resolved by calling again with the same reports.
     ``closed`` names the jobs that an earlier try of this batch found closed: their parts get the verdict CLOSED.
     """
-    heard: dict[tuple[str, int], int] = {}
+    # The first report of each token is heard. Of several tokens for one part at most one holds it.
+    heard: dict[Token, int] = {}
     for n, report in enumerate(reports):
-        claim = report.claim
-        if claim.job_id not in closed:
-            best = heard.setdefault(claim.key, n)
-            if claim.attempt > reports[best].claim.attempt:
-                heard[claim.key] = n
+        if report.claim.job_id not in closed:
+            heard.setdefault(_token(report.claim), n)
 
     answers: dict[int, Settled] = {}
     ended: list[Change] = []
     log: list[Row] = []
-    rows = [_part_row(reports[heard[key]]) for key in sorted(heard)]
+    rows = [_part_row(reports[heard[token]]) for token in sorted(heard)]
     changed = (yield SQL.settle_parts(bucket=bucket, rows=rows)) if rows else []
-    for job_id, idx, stripe, status in changed:
-        n = heard[job_id, idx]
+    for job_id, idx, attempt, claim_id, stripe, status in changed:
+        n = heard[job_id, idx, attempt, claim_id]
         answers[n] = Settled(Verdict.OK, status, reports[n].claim.attempt)
         if status in ("succeeded", "failed"):
             ended.append((job_id, stripe, status))
@@ -127,15 +128,21 @@ def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
         if judges:
             yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
         for _, stripe in keys:
-            succeeded, failed = tally[job_id, stripe, "succeeded"], tally[job_id, stripe, "failed"]
-            counted = yield SQL.count_down(
-                bucket=bucket, job_id=job_id, stripe=stripe, succeeded=succeeded, failed=failed
-            )
+            numbers = {
+                "bucket": bucket, "job_id": job_id, "stripe": stripe,
+                "succeeded": tally[job_id, stripe, "succeeded"], "failed": tally[job_id, stripe, "failed"],
+            }  # fmt: skip
+            counted = yield SQL.count_down(**numbers, locked=judges)
+            if not counted and not judges:
+                # Closed, or successes are judged too. The stripes of a job agree in both, so none of them is
+                # written yet, and all can still be locked in order.
+                yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
+                judges = True
+                counted = yield SQL.count_down(**numbers, locked=True)
             if not counted:
                 closed.add(job_id)
                 break
-            ((remaining, sealed, judged),) = counted
-            judges = judges or bool(judged)
+            ((remaining, sealed),) = counted
             emptied[job_id] += int(remaining == 0 and bool(sealed))
         if judges and job_id not in closed:
             verdict = yield from _judge(bucket, job_id, policies.get(job_id))
@@ -285,11 +292,14 @@ def _verdict(verb: str, status: str, same: bool) -> Verdict:
     return Verdict.REPLAY if status in said else Verdict.LOST
 
 
+def _token(claim: Claim) -> Token:
+    return (claim.job_id, claim.idx, claim.attempt, claim.claim_id)
+
+
 def _part_row(report: Report) -> Row:
-    claim = report.claim
     # A float in each row (a column of mixed numbers is no array), and no NaN: that moment would never come.
     delay = min(float(report.delay), limits.DELAY_SECONDS_MAX) if report.delay > 0 else 0.0
-    return (claim.job_id, claim.idx, claim.attempt, claim.claim_id, report.verb, report.result, delay)
+    return (*_token(report.claim), report.verb, report.result, delay)
 
 
 def _log_row(report: Report, status: str, worker: str | None) -> Row:

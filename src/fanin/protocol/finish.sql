@@ -30,7 +30,7 @@ UPDATE fanin.part AS p SET
     result = m.result
 FROM mine AS m
 WHERE p.ctid = m.place AND p.status = 'running'
-RETURNING p.job_id, p.idx, p.stripe, p.status;
+RETURNING p.job_id, p.idx, p.attempt, p.claim_id, p.stripe, p.status;
 
 -- name: settle_parts --lite
 -- rows: job_id, idx, attempt, claim_id, verb, result, delay
@@ -50,7 +50,7 @@ UPDATE fanin.part AS p SET
 FROM mine AS m
 WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
     AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
-RETURNING p.job_id, p.idx, p.stripe, p.status;
+RETURNING p.job_id, p.idx, p.attempt, p.claim_id, p.stripe, p.status;
 
 -- name: reap_parts --pg
 -- rows: job_id, idx, attempt
@@ -99,11 +99,13 @@ FOR NO KEY UPDATE OF s --pg
 ;
 
 -- name: count_down
--- The stripe is the fence: a closed one matches no row, and the whole batch is rolled back.
+-- The stripe is the fence: a closed one matches no row, and the whole batch is rolled back. A stripe of a job whose
+-- successes are judged (a quorum) is written under the locks of all: two transactions that together make the quorum
+-- would else not see each other, and a count that is judged could still grow.
 UPDATE fanin.job_stripe SET remaining = remaining - :succeeded - :failed, succeeded = succeeded + :succeeded,
     failed = failed + :failed
-WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND NOT closed
-RETURNING remaining, sealed, judged;
+WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND NOT closed AND (:locked OR NOT judged)
+RETURNING remaining, sealed;
 
 -- name: count_stripes
 -- The second level: of the job's stripes, so many have just become empty. Who takes it to zero ends the job.
