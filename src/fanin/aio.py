@@ -108,7 +108,7 @@ class AsyncApp:
         retry_on: tuple[type[BaseException], ...] = (BaseException,),
         give_up_on: tuple[type[BaseException], ...] = (),
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(self, function: Any = None, **options: Any) -> Any:
         """See `App.task`."""
         return self._app.task(**options) if function is None else self._app.task(function)
 
@@ -246,9 +246,7 @@ class AsyncApp:
             for payload in chunk:
                 digest.update(len(payload).to_bytes(8, "big") + payload.encode())
             if planned + len(chunk) > self.max_parts:
-                raise LimitExceeded(
-                    f"more than {self.max_parts} parts: the job stays open and ends at its deadline"
-                )
+                raise LimitExceeded(f"more than {self.max_parts} parts: the job stays open and ends at its deadline")
             if status is not None and status.status == "open":
                 await self._append(new, planned, chunk)
             planned += len(chunk)

@@ -61,7 +61,7 @@ class App:
         retry_on: tuple[type[BaseException], ...] = (BaseException,),
         give_up_on: tuple[type[BaseException], ...] = (),
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(self, function: Any = None, **options: Any) -> Any:
         """Register a handler. See `fanin.runtime.task.Task` for the options.
 
         Raises `BadOption` for an option that cannot work or a name that is taken, `BadPayload` for annotations that
@@ -230,15 +230,11 @@ class App:
             successor = msgspec.json.encode(spec).decode()
         job_id = identity.keyed_job_id(key) if key is not None else identity.new_job_id()
         parent = running_part()
-        above = (
-            self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id))
-            if parent
-            else None
-        )
+        above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id)) if parent else None
         if above is not None and above.depth + 1 > limits.JOB_DEPTH_LEVELS:
             raise LimitExceeded(
-                f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: jobs that "
-                "start jobs of their own kind must stop somewhere"
+                f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
+                "jobs that start jobs of their own kind must stop somewhere"
             )
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         return NewJob(
@@ -292,9 +288,7 @@ class App:
             for payload in chunk:
                 digest.update(len(payload).to_bytes(8, "big") + payload.encode())
             if planned + len(chunk) > self.max_parts:
-                raise LimitExceeded(
-                    f"more than {self.max_parts} parts: the job stays open and ends at its deadline"
-                )
+                raise LimitExceeded(f"more than {self.max_parts} parts: the job stays open and ends at its deadline")
             if status is not None and status.status == "open":
                 self._append(new, planned, chunk)
             planned += len(chunk)
@@ -383,8 +377,8 @@ def make_policy(
 def content_hash(new: NewJob, digest: str) -> str:
     """What makes two requests under one key the same: the parts and everything that decides how they run and join."""
     pieces = (
-        new.task, new.queue, str(new.attempts), new.policy, new.successor or "", str(new.give_up_after), str(new.priority),
-        digest,
+        new.task, new.queue, str(new.attempts), new.policy, new.successor or "", str(new.give_up_after),
+        str(new.priority), digest,
     )  # fmt: skip
     return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
 

@@ -62,9 +62,7 @@ class Job:
             raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
         return found
 
-    def wait(
-        self, timeout: Duration | None = None, *, progress: bool = False, run: bool | None = None
-    ) -> Job:
+    def wait(self, timeout: Duration | None = None, *, progress: bool = False, run: bool | None = None) -> Job:
         """Wait until the job's run has ended, whatever its outcome. Returns the job.
 
         progress: show a live line. run: work on the parts here meanwhile (default as given to ``map``). Raises

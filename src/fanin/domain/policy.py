@@ -94,9 +94,7 @@ def natural_end(policy: Policy, counts: Counts) -> Ending:
     if policy.quorum is not None:
         if counts.succeeded >= policy.quorum:
             return Ending("completed", "all_ok" if counts.failed == 0 else "with_failures", None, True)
-        reason = (
-            f"quorum of {policy.quorum} not reached: {counts.succeeded} of {counts.created} parts succeeded"
-        )
+        reason = f"quorum of {policy.quorum} not reached: {counts.succeeded} of {counts.created} parts succeeded"
         return Ending("failed", "too_many_failures", reason, False)
     if counts.failed == 0:
         return Ending("completed", "all_ok", None, True)
@@ -141,9 +139,7 @@ def parse_tolerate(value: int | str | None) -> tuple[int, float | None]:
                 return count, None
     except ValueError:
         pass
-    raise BadOption(
-        f"tolerate={value!r}: give a number of parts such as 3, or a share such as '1%' (0% to 100%)"
-    )
+    raise BadOption(f"tolerate={value!r}: give a number of parts such as 3, or a share such as '1%' (0% to 100%)")
 
 
 class Backoff(msgspec.Struct, frozen=True):

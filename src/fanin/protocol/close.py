@@ -31,9 +31,7 @@ def overdue(bucket: int) -> Txn[list[str]]:
 
 def unswept(bucket: int) -> Txn[list[tuple[str, int]]]:
     """(job id, stripe) pairs to `sweep`."""
-    return [
-        (job_id, stripe) for job_id, stripe in (yield SQL.unswept(bucket=bucket, limit=limits.REAP_PARTS))
-    ]
+    return [(job_id, stripe) for job_id, stripe in (yield SQL.unswept(bucket=bucket, limit=limits.REAP_PARTS))]
 
 
 def sweep(bucket: int, job_id: str, stripe: int) -> Txn[int]:

@@ -100,12 +100,8 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
     counted = yield from count(bucket, [(job_id, stripe, "failed") for job_id, _, stripe, _, _ in reaped])
     if counted.closed:
         raise Again(lambda: reap(bucket, seen, closed | counted.closed))
-    error = _json(
-        {"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""}
-    )
-    log = [
-        (job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped
-    ]
+    error = _json({"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""})
+    log = [(job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped]
     yield SQL.log_attempts(bucket=bucket, rows=log)
     return len(reaped)
 
@@ -185,9 +181,7 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
         events.append((job_id, run, seq, facts))
         if successor is not None and ending.proceeds:
             spec = msgspec.json.decode(successor, type=Spec)
-            born.append(
-                _Successor(spec, identity.successor_id(job_id, spec.step, run), facts, root_id, depth + 1)
-            )
+            born.append(_Successor(spec, identity.successor_id(job_id, spec.step, run), facts, root_id, depth + 1))
     for successor in born:
         if successor.refused:
             events.append((successor.id, 1, 1, successor.refused_facts()))

@@ -65,9 +65,7 @@ def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
     for c, _ in held:
         # By the whole token: one process may hold an overtaken and the present claim of the same part.
         if (c.job_id, c.idx, c.attempt, c.claim_id) not in renewed and not (
-            yield SQL.still_held(
-                bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id
-            )
+            yield SQL.still_held(bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id)
         ):
             lost.append(c)
     return lost
@@ -90,9 +88,7 @@ def checkpoint(held: Claim, lease: float, value: str) -> Txn[bool]:
 def wake(bucket: int) -> Txn[list[str]]:
     """Make parts ready whose delay is over or whose lease has run out. Returns the queues that have something new."""
     rows = yield SQL.wake_parts(bucket=bucket, limit=limits.WAKE_PARTS)
-    lost = sorted(
-        (job, idx, attempt, worker) for job, idx, attempt, status, worker, _ in rows if status == "running"
-    )
+    lost = sorted((job, idx, attempt, worker) for job, idx, attempt, status, worker, _ in rows if status == "running")
     if lost:
         yield SQL.log_lost(bucket=bucket, rows=lost)
     return sorted({row[-1] for row in rows})

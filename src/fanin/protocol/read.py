@@ -49,14 +49,10 @@ def progress(bucket: int, job_id: str) -> Txn[Progress | None]:
     status, outcome, run, total, remaining, succeeded, failed, abandoned, closed = rows[0]
     if closed:  # what the sweeper has not reached yet is abandoned all the same
         abandoned, remaining = abandoned + remaining, 0
-    return Progress(
-        status, outcome, run, int(total), int(remaining), int(succeeded), int(failed), int(abandoned)
-    )
+    return Progress(status, outcome, run, int(total), int(remaining), int(succeeded), int(failed), int(abandoned))
 
 
-def results(
-    bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS
-) -> Txn[list[tuple[int, str, str | None]]]:
+def results(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> Txn[list[tuple[int, str, str | None]]]:
     """(idx, status, result as JSON) of the parts from index ``first`` on."""
     rows = yield SQL.results(bucket=bucket, id=job_id, first=first, limit=limit)
     return [(idx, status, result) for idx, status, result in rows]
@@ -67,9 +63,7 @@ def failures(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> T
     rows = yield SQL.failures(bucket=bucket, id=job_id, first=first, limit=limit)
     found: dict[int, Failure] = {}
     for idx, status, attempt, error, payload in rows:
-        said = (
-            msgspec.json.decode(error) if error else {"type": "Abandoned", "message": "the job ended first"}
-        )
+        said = msgspec.json.decode(error) if error else {"type": "Abandoned", "message": "the job ended first"}
         found[idx] = Failure(
             idx, status, attempt, said.get("type", ""), said.get("message", ""), said.get("traceback", ""),
             msgspec.json.decode(payload),

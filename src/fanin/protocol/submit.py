@@ -37,9 +37,7 @@ def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
     if turn is None:
         return False
     judged = policy.decode(job.policy).judges_successes
-    yield SQL.create_stripes(
-        bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)]
-    )
+    yield SQL.create_stripes(bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)])
     inserted = 0
     for chunk in chunks():
         inserted += len((yield from _insert_chunk(job, turn, inserted, chunk)))
@@ -114,9 +112,7 @@ def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_
         return False
     created = sum(row[1] for row in stripes)
     if created != planned:
-        raise NotAllowedNow(
-            f"job {job_id}: planned {planned} parts, but {created} were created; append the rest"
-        )
+        raise NotAllowedNow(f"job {job_id}: planned {planned} parts, but {created} were created; append the rest")
     yield SQL.seal_stripes(bucket=bucket, job_id=job_id)
     live = sum(1 for row in stripes if row[2] > 0)
     one(

@@ -26,8 +26,8 @@ def encode(value: Any, what: str, limit: int) -> str:
         raise BadPayload(f"{what} cannot be stored as JSON: {_said(problem)}") from problem
     if len(data) > limit:
         raise BadPayload(
-            f"{what} has {len(data)} bytes as JSON, the limit is {limit}: put it in a file or object store and pass its "
-            "path"
+            f"{what} has {len(data)} bytes as JSON, the limit is {limit}: put it in a file or object store "
+            "and pass its path"
         )
     if "null" in text:
         _refuse_nan(value, what)
@@ -92,9 +92,7 @@ class Signature:
     def encode_item(self, item: Any, number: int) -> str:
         """The payload of part ``number`` of a map."""
         if self.first is None or not self.takes_one:
-            raise BadPayload(
-                f"task {self.name}{self._signature} does not take exactly one argument, as a map needs"
-            )
+            raise BadPayload(f"task {self.name}{self._signature} does not take exactly one argument, as a map needs")
         what = f"part {number}: {self.first.what}"
         return "[" + self.first.encode(item, limits.PAYLOAD_BYTES, what) + "]"
 
@@ -113,9 +111,7 @@ class Signature:
             named[name] = msgspec.Raw(codec.encode(value, limits.PAYLOAD_BYTES).encode())
         return encode({"call": named}, f"the arguments of task {self.name}", limits.PAYLOAD_BYTES)
 
-    def decode(
-        self, payload: str, joined: Callable[[dict[str, Any], Any], Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def decode(self, payload: str, joined: Callable[[dict[str, Any], Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments. ``joined`` makes the argument of a successor."""
         if payload.startswith("["):
             assert self.first is not None
@@ -184,13 +180,12 @@ def _refuse_lossy(value: Any, what: str) -> None:
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise BadPayload(
-                    f"{what} has the key {key!r}: without an annotation the keys of a dict must be str"
-                )
+                raise BadPayload(f"{what} has the key {key!r}: without an annotation the keys of a dict must be str")
             _refuse_lossy(item, what)
     else:
         raise BadPayload(
-            f"{what} holds a {type(value).__qualname__}: annotate the handler with its type, so that it comes back as it went"
+            f"{what} holds a {type(value).__qualname__}: annotate the handler with its type, so that it "
+            "comes back as it went"
         )
 
 

@@ -128,9 +128,7 @@ def run_handler(task: Task[..., Any], claim: Claim, own: Part, store: Store) -> 
     try:
         args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(store, facts, hint))
         return outcome.succeeded(task, task.function(*args, **kwargs))
-    except (
-        BaseException
-    ) as problem:  # a handler may raise SystemExit, KeyboardInterrupt or worse; all are its failure
+    except BaseException as problem:  # a handler may raise SystemExit, KeyboardInterrupt or worse; all are its failure
         return outcome.failed(task, problem, claim.attempt)
     finally:
         part.leave(token)
@@ -164,9 +162,7 @@ class Loop:
         token = part.enter(running.part)
         scope: asyncio.Timeout | None = None
         try:
-            args, kwargs = task.signature.decode(
-                claim.payload, lambda facts, hint: join(self._store, facts, hint)
-            )
+            args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(self._store, facts, hint))
             async with asyncio.timeout(task.timeout) as scope:
                 value = await task.function(*args, **kwargs)
             return outcome.succeeded(task, value)

@@ -25,9 +25,7 @@ class Heart:
     ``overdue`` is called for parts past their time-out.
     """
 
-    def __init__(
-        self, store: Store, held: Callable[[], Iterable[Running]], stop: Stop, overdue: Stop
-    ) -> None:
+    def __init__(self, store: Store, held: Callable[[], Iterable[Running]], stop: Stop, overdue: Stop) -> None:
         self._store = store.reserve()
         self._held = held
         self._stop = stop

@@ -13,7 +13,7 @@ from fanin.runtime.task import Task
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """``verb`` as in `fanin.domain.model.Report`, or ``lost`` when the handler has stopped because it lost its lease."""
+    """``verb`` as in `fanin.domain.model.Report`, or ``lost`` when the handler stopped because it lost its lease."""
 
     verb: str
     result: str | None = None
@@ -36,9 +36,7 @@ def failed(task: Task[..., Any], problem: BaseException, attempt: int) -> Outcom
     error = describe(problem)
     if isinstance(problem, RetryLater):
         return Outcome("retry", error=error, delay=_finite(problem.seconds))
-    permanent = isinstance(problem, (Permanent, BadPayload, *task.give_up_on)) or not isinstance(
-        problem, task.retry_on
-    )
+    permanent = isinstance(problem, (Permanent, BadPayload, *task.give_up_on)) or not isinstance(problem, task.retry_on)
     if permanent:
         return Outcome("fail", error=error)
     return Outcome("retry", error=error, delay=task.backoff.delay(attempt))

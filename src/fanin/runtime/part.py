@@ -60,9 +60,7 @@ class Part:
 
         Raises `LeaseLost` if another attempt holds the part or the job has ended.
         """
-        if self.cancelled or self._store.run(
-            lambda: lease.renew(self._claim.bucket, [(self._claim, self._lease)])
-        ):
+        if self.cancelled or self._store.run(lambda: lease.renew(self._claim.bucket, [(self._claim, self._lease)])):
             self._lose()
 
     def checkpoint(self, value: Any) -> None:
@@ -79,9 +77,7 @@ class Part:
 
     def _lose(self) -> None:
         self._lost.set()
-        raise LeaseLost(
-            f"part {self.idx} of job {self.job_id}: attempt {self.attempt} does not hold it any more"
-        )
+        raise LeaseLost(f"part {self.idx} of job {self.job_id}: attempt {self.attempt} does not hold it any more")
 
 
 def current() -> Part:

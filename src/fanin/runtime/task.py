@@ -92,16 +92,12 @@ def check_attempts(value: int) -> int:
 
 def check_priority(value: int) -> int:
     if type(value) is not int or abs(value) > limits.PRIORITY_MAX:
-        raise BadOption(
-            f"priority={value!r}: give a whole number from -{limits.PRIORITY_MAX} to {limits.PRIORITY_MAX}"
-        )
+        raise BadOption(f"priority={value!r}: give a whole number from -{limits.PRIORITY_MAX} to {limits.PRIORITY_MAX}")
     return value
 
 
 def check_lease(value: float) -> float:
     low, high = limits.LEASE_SECONDS_MIN, limits.LEASE_SECONDS_MAX
     if not low <= value <= high:
-        raise BadOption(
-            f"lease={value:g}s: give {low:g} s to {high:g} s; heartbeats renew it while a handler runs"
-        )
+        raise BadOption(f"lease={value:g}s: give {low:g} s to {high:g} s; heartbeats renew it while a handler runs")
     return value

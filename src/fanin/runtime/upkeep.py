@@ -31,10 +31,10 @@ def once(store: Store, bucket: int) -> bool:
             busy = True
     if look.give_up_in is not None and look.give_up_in <= 0:
         for job_id in store.read(lambda: close.overdue(bucket)):
-            busy = store.run(lambda job_id=job_id: close.give_up(bucket, job_id)) or busy  # type: ignore[misc]
+            busy = store.run(lambda: close.give_up(bucket, job_id)) or busy
     if look.unswept:
         for job_id, stripe in store.read(lambda: close.unswept(bucket)):
-            while store.run(lambda job_id=job_id, stripe=stripe: close.sweep(bucket, job_id, stripe)):  # type: ignore[misc]
+            while store.run(lambda: close.sweep(bucket, job_id, stripe)):
                 busy = True
     return busy
 
@@ -64,7 +64,7 @@ class Upkeep:
                 for bucket in range(self._store.buckets):
                     if once(self._store, bucket):
                         self._found()
-                    due_in = self._store.read(lambda bucket=bucket: lease.look(bucket)).soonest  # type: ignore[misc]
+                    due_in = self._store.read(lambda: lease.look(bucket)).soonest
                     if due_in is not None:
                         pause = min(pause, max(due_in, SOONEST_SECONDS))
             except Unavailable as problem:

@@ -74,9 +74,7 @@ class Worker:
         if not 1 <= batch <= limits.CLAIM_PARTS:
             raise BadOption(f"batch={batch}: give 1 to {limits.CLAIM_PARTS}")
         if not app.tasks:
-            raise BadOption(
-                "the application has no tasks: decorate a function with @app.task before starting a worker"
-            )
+            raise BadOption("the application has no tasks: decorate a function with @app.task before starting a worker")
         self.store = app.store
         self.tasks = app.tasks
         self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
@@ -168,9 +166,8 @@ class Worker:
         if self._done and (room > 0 or self._ripe()):
             self._exchange(room)
             return False
-        if room > 0 and self._peek():
-            if self._exchange(room):
-                return False
+        if room > 0 and self._peek() and self._exchange(room):
+            return False
         if self._done:
             self._news.wait(LINGER_SECONDS)
             self._news.clear()
@@ -289,14 +286,14 @@ class Worker:
         for job_id in sorted({report.claim.job_id for report in reports}):
             mine = [report for report in reports if report.claim.job_id == job_id]
             try:
-                answers = self.store.run(lambda mine=mine: finish.settle(bucket, mine, self.name))  # type: ignore[misc]
+                answers = self.store.run(lambda: finish.settle(bucket, mine, self.name))
                 settled += zip(mine, answers, strict=True)
             except Unavailable:
                 raise
             except Exception as problem:
                 log.error(
-                    "job %s: %d results could not be stored (%s). Run `fanin check`; the parts are run again when their "
-                    "leases end", job_id, len(mine), problem,
+                    "job %s: %d results could not be stored (%s). Run `fanin check`; the parts are run again when "
+                    "their leases end", job_id, len(mine), problem,
                 )  # fmt: skip
         return settled
 
@@ -306,9 +303,7 @@ class Worker:
         self._held[claim.job_id, claim.idx, claim.attempt] = running
         executor = self._executors.get(task.mode)
         if executor is None:
-            executor = self._executors[task.mode] = KINDS[task.mode](
-                self.concurrency, self._finished, self.store
-            )
+            executor = self._executors[task.mode] = KINDS[task.mode](self.concurrency, self._finished, self.store)
         executor.submit(running)
 
     def _finished(self, running: Running, found: Outcome) -> None:
@@ -348,9 +343,7 @@ class Worker:
                 claim.job_id, claim.idx, claim.attempt, answer.verdict.value,
             )  # fmt: skip
         elif report.verb in ("fail", "retry") and answer.status == "failed":
-            log.warning(
-                "job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt
-            )
+            log.warning("job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt)
         if self.on_part is not None:
             self.on_part(report, answer)
 

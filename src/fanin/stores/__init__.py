@@ -32,7 +32,8 @@ def open_store(url: str | None = None) -> Store:
             from fanin.stores.postgres import PostgresStore
         except ImportError as problem:
             raise BadOption(
-                f"{url.split('@')[-1]}: the PostgreSQL driver is not installed ({problem}): pip install 'fanin[postgres]'"
+                f"{url.split('@')[-1]}: the PostgreSQL driver is not installed ({problem}): "
+                "pip install 'fanin[postgres]'"
             ) from problem
         return PostgresStore(url)
     raise BadOption(

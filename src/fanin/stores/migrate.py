@@ -110,20 +110,14 @@ def applied_postgres(connection: Any, schema: str) -> list[int]:
     found = connection.execute("SELECT to_regclass(%s)", [f'"{schema}".migration']).fetchone()
     if found is None or found[0] is None:
         return []
-    return [
-        row[0] for row in connection.execute(f'SELECT version FROM "{schema}".migration ORDER BY version')
-    ]
+    return [row[0] for row in connection.execute(f'SELECT version FROM "{schema}".migration ORDER BY version')]
 
 
 def _applied_lite(connection: apsw.Connection) -> list[int]:
-    found = list(
-        connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fanin_migration'")
-    )
+    found = list(connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fanin_migration'"))
     if not found:
         return []
-    return [
-        int(str(row[0])) for row in connection.execute("SELECT version FROM fanin_migration ORDER BY version")
-    ]
+    return [int(str(row[0])) for row in connection.execute("SELECT version FROM fanin_migration ORDER BY version")]
 
 
 def _outdated(applied: list[int]) -> bool:

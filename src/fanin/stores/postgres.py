@@ -73,7 +73,7 @@ class Target:
         self.conninfo = urlunsplit(parts._replace(query=urlencode(query)))
         if not self.schema.isidentifier() or self.schema != self.schema.lower() or len(self.schema) > 50:
             raise BadOption(
-                f"fanin_schema={self.schema!r}: use a name of lower-case letters, digits and underscores, at most 50 long"
+                f"fanin_schema={self.schema!r}: use a name of lower-case letters, digits and underscores, up to 50"
             )
         known = conninfo_to_dict(self.conninfo)
         self.options: dict[str, Any] = {k: v for k, v in _KEEPALIVE.items() if k not in known}
@@ -157,9 +157,7 @@ class PostgresStore(Store):
             connection.execute("BEGIN READ ONLY; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; "
                                "SET LOCAL enable_sort = on; SET LOCAL plan_cache_mode = auto")  # fmt: skip
             try:
-                cursor.execute(
-                    statement.query.for_postgres(self.schema), statement.postgres_values(), prepare=False
-                )
+                cursor.execute(statement.query.for_postgres(self.schema), statement.postgres_values(), prepare=False)
                 return cursor.fetchall()
             finally:
                 rollback(connection)
@@ -171,8 +169,8 @@ class PostgresStore(Store):
     def run_in(self, connection: Any, txn: Txn[T]) -> T:
         if not isinstance(connection, psycopg.Connection):
             raise BadOption(
-                f"within={type(connection).__module__}.{type(connection).__qualname__}: this store is PostgreSQL, so the "
-                "connection must be a psycopg.Connection (an AsyncConnection goes with AsyncApp)"
+                f"within={type(connection).__module__}.{type(connection).__qualname__}: this store is PostgreSQL, so "
+                "the connection must be a psycopg.Connection (an AsyncConnection goes with AsyncApp)"
             )
         check_in_transaction(connection.info.transaction_status, connection.autocommit)
         cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
@@ -221,9 +219,7 @@ class PostgresStore(Store):
     def connect(self, conninfo: str | None = None) -> psycopg.Connection[Any]:
         """A new connection with everything set that the promise rests on. Raises `UnsafeStore` on a standby."""
         with translated(self.url):
-            connection = psycopg.connect(
-                conninfo or self.target.conninfo, autocommit=True, **self.target.options
-            )
+            connection = psycopg.connect(conninfo or self.target.conninfo, autocommit=True, **self.target.options)
             try:
                 self.target.prepare(connection)
                 for greeting in self.target.greetings:
@@ -284,9 +280,7 @@ class AsyncPostgres:
                     raise
                 await asyncio.sleep(pause)
 
-    async def _attempt(
-        self, connection: psycopg.AsyncConnection[Any], begin: str | None, factory: TxnFactory[T]
-    ) -> T:
+    async def _attempt(self, connection: psycopg.AsyncConnection[Any], begin: str | None, factory: TxnFactory[T]) -> T:
         if begin is None:
             return await self._drive(connection.cursor(), factory())
         await connection.execute(begin)
@@ -314,9 +308,7 @@ class AsyncPostgres:
         try:
             statement = next(txn)
             while True:
-                await cursor.execute(
-                    statement.query.for_postgres(self._store.schema), statement.postgres_values()
-                )
+                await cursor.execute(statement.query.for_postgres(self._store.schema), statement.postgres_values())
                 statement = txn.send(await cursor.fetchall() if cursor.description else [])
         except StopIteration as stop:
             value: T = stop.value
@@ -395,9 +387,7 @@ class PostgresBell(Bell):
         while not self._closing.is_set():
             try:
                 with self._store.connect(self._store.target.listen_url) as connection:
-                    connection.execute(
-                        sql.SQL("LISTEN {}").format(sql.Identifier(f'"{self._store.schema}".bell'))
-                    )
+                    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f'"{self._store.schema}".bell')))
                     self._rung.set()  # what came between the last look and this LISTEN
                     pause = 0.2
                     self._hear(connection)
@@ -423,9 +413,9 @@ class PostgresBell(Bell):
 _abandoned: list[object] = []
 
 _AGAIN = (
-    errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable, errors.IdleInTransactionSessionTimeout,
-    errors.QueryCanceled, errors.TooManyConnections, errors.CannotConnectNow, errors.AdminShutdown, errors.CrashShutdown,
-    errors.DiskFull, errors.OutOfMemory, errors.ReadOnlySqlTransaction, errors.IoError,
+    errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable,
+    errors.IdleInTransactionSessionTimeout, errors.QueryCanceled, errors.TooManyConnections, errors.CannotConnectNow,
+    errors.AdminShutdown, errors.CrashShutdown, errors.DiskFull, errors.OutOfMemory, errors.ReadOnlySqlTransaction, errors.IoError,
 )  # fmt: skip
 
 
@@ -451,8 +441,8 @@ def check_commit(tag: str | None) -> None:
 def check_primary(in_recovery: bool, url: str) -> None:
     if in_recovery:
         raise UnsafeStore(
-            f"{where(url)} is a standby: decisions can only be made on the primary; use its address, or a list of hosts "
-            "with target_session_attrs=read-write"
+            f"{where(url)} is a standby: decisions can only be made on the primary; use its address, or a list of "
+            "hosts with target_session_attrs=read-write"
         )
 
 

@@ -169,16 +169,14 @@ class SqliteStore(Store):
     def _check_same_file(self, filename: str) -> None:
         if not filename or os.path.realpath(filename) != self.path:
             raise BadOption(
-                f"within=: the connection is open on {filename or 'a database in memory'}, the application on {self.path}: "
-                "both must be the same file for one transaction to hold both"
+                f"within=: the connection is open on {filename or 'a database in memory'}, the application on "
+                f"{self.path}: both must be the same file for one transaction to hold both"
             )
 
     def _check_schema(self, query: Callable[[str], list[Any]]) -> None:
         found = query("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'fanin_migration'")
         if not found:
-            raise SchemaMismatch(
-                f"{self.path} has no fanin tables yet: run `fanin migrate --url {self.url}` once"
-            )
+            raise SchemaMismatch(f"{self.path} has no fanin tables yet: run `fanin migrate --url {self.url}` once")
         migrate.judge([row[0] for row in query("SELECT version FROM fanin_migration")], self.url)
 
     def bell(self, queues: list[str]) -> Bell:
@@ -229,7 +227,7 @@ class SqliteStore(Store):
         with translated(self.path):
             connection = apsw.Connection(self.path)
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            mode = list(connection.execute("PRAGMA journal_mode = WAL"))[0][0]
+            mode = next(connection.execute("PRAGMA journal_mode = WAL"))[0]
             if mode != "wal":
                 raise UnsafeStore(
                     f"{self.path} cannot be put in WAL mode (it is in {mode}): use a file on a local disk"
@@ -339,9 +337,7 @@ def translated(path: str) -> Iterator[None]:
     except apsw.IOError as problem:
         raise Unavailable(f"{path}: input/output error: {problem}") from problem
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as problem:
-        raise StoreUnreachable(
-            f"cannot open {path} for writing: {problem}; check that its folder exists"
-        ) from problem
+        raise StoreUnreachable(f"cannot open {path} for writing: {problem}; check that its folder exists") from problem
     except apsw.NotADBError as problem:
         raise UnsafeStore(f"{path} is not an SQLite database; name another file") from problem
 
@@ -352,8 +348,8 @@ def check_library() -> None:
     if version < MIN_SQLITE:
         wanted = ".".join(map(str, MIN_SQLITE))
         raise UnsafeStore(
-            f"SQLite {apsw.sqlite_lib_version()} has a bug that loses commits in WAL mode; {wanted} or later is needed: "
-            "pip install -U apsw"
+            f"SQLite {apsw.sqlite_lib_version()} has a bug that loses commits in WAL mode; {wanted} or later is "
+            "needed: pip install -U apsw"
         )
 
 
@@ -382,7 +378,7 @@ def claim_file(path: str, library: str) -> None:
     other = _opened_by.setdefault(path, library)
     if other != library:
         raise UnsafeStore(
-            f"this process has opened {path} through {other} already, and {library} is another copy of SQLite: two copies "
-            "in one process release each other's locks. Use an apsw connection (fanin's own) for `within=`, or do the one "
-            "thing in another process"
+            f"this process has opened {path} through {other} already, and {library} is another copy of SQLite: two "
+            "copies in one process release each other's locks. Use an apsw connection (fanin's own) for `within=`, or do "
+            "the one thing in another process"
         )
