@@ -415,7 +415,8 @@ _abandoned: list[object] = []
 _AGAIN = (
     errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable,
     errors.IdleInTransactionSessionTimeout, errors.QueryCanceled, errors.TooManyConnections, errors.CannotConnectNow,
-    errors.AdminShutdown, errors.CrashShutdown, errors.DiskFull, errors.OutOfMemory, errors.ReadOnlySqlTransaction, errors.IoError,
+    errors.AdminShutdown, errors.CrashShutdown, errors.DiskFull, errors.OutOfMemory, errors.ReadOnlySqlTransaction,
+    errors.IoError,
 )  # fmt: skip
 
 

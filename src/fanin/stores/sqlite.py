@@ -379,6 +379,6 @@ def claim_file(path: str, library: str) -> None:
     if other != library:
         raise UnsafeStore(
             f"this process has opened {path} through {other} already, and {library} is another copy of SQLite: two "
-            "copies in one process release each other's locks. Use an apsw connection (fanin's own) for `within=`, or do "
-            "the one thing in another process"
+            "copies in one process release each other's locks. Use an apsw connection (fanin's own) for `within=`, or "
+            "do the one thing in another process"
         )
