@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from fpdf import FPDF
 
@@ -63,9 +64,13 @@ class Size:
 def render(source: Path, title: str, target: Path) -> Size:
     """Print the file `source` to the PDF file `target`. Any file can be printed, also one that is not Python.
 
-    The same source gives the same bytes, whoever renders it and how often.
+    `target` exists, empty, from the start. The same source gives the same bytes, whoever prints it and how often.
     """
-    text = read(source)
+    with target.open("wb") as file:
+        return write_pages(read(source), title, file)
+
+
+def write_pages(text: str, title: str, file: BinaryIO) -> Size:
     lines = coloured(text)
     rows = numbered_rows(lines)
     pdf = FPDF(unit="pt", format=PAGE_SIZE_PT)
@@ -78,7 +83,7 @@ def render(source: Path, title: str, target: Path) -> Size:
         for at, row in enumerate(page):
             print_row(pdf, top + at * LEADING_PT, row)
         page = list(islice(rows, ROWS))
-    pdf.output(str(target))
+    pdf.output(file)
     return Size(pdf.page, len(lines))
 
 

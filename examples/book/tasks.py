@@ -32,26 +32,33 @@ class Module:
 
 @dataclass(frozen=True)
 class Book:
+    """The bound book; it took `seconds` of processor time."""
+
     path: str
     pages: int
+    seconds: float
 
 
 @app.task(attempts=5, lease="2s", timeout="2m")
 def print_module(module: Module) -> Chapter:
-    """A part. It may run more than once, also at the same time, so it writes where no other attempt writes."""
+    """A part. It may run more than once, also at the same time, so each attempt writes to a file of its own."""
     started = time.thread_time()
     part = fanin.current()
     pages = BOOK_DIR / "pages" / f"{part.idx:04}-{part.attempt}.pdf"
     pages.parent.mkdir(parents=True, exist_ok=True)
-    size = render(Path(module.source), module.title, pages)
+    draft = pages.with_name(f".{pages.name}.{os.getpid()}")
+    size = render(Path(module.source), module.title, draft)
+    draft.replace(pages)
     return Chapter(module.title, str(pages), size.pages, size.lines, seconds=time.thread_time() - started)
 
 
 @app.task(attempts=3, lease="20s")
 def bind_book(chapters: fanin.Joined[Chapter]) -> Book:
     """The successor. It is started once, when every part is in, with the results in the order of the parts."""
+    started = time.thread_time()
     book = BOOK_DIR / "book.pdf"
-    return Book(str(book), pages=bind(list(chapters), book))
+    pages = bind(list(chapters), book)
+    return Book(str(book), pages, seconds=time.thread_time() - started)
 
 
 def library(count: int | None = None) -> list[Module]:

@@ -48,9 +48,7 @@ def test_every_line_is_printed_once_in_order_with_its_number(tmp_path: Path) -> 
         (ROWS_FIRST_PAGE + ROWS + 1, 3),
     ],
 )
-def test_the_page_count_is_that_of_the_file_and_no_page_is_empty(
-    tmp_path: Path, lines: int, pages: int
-) -> None:
+def test_the_page_count_is_that_of_the_file_and_no_page_is_empty(tmp_path: Path, lines: int, pages: int) -> None:
     chapter = printed(tmp_path, "pass\n" * lines)
     assert chapter.pages == pages == len(pypdf.PdfReader(chapter.path).pages)
     assert all(page.strip() for page in text_of(chapter.path))
@@ -102,8 +100,7 @@ def test_real_modules_give_the_same_bytes_each_time(tmp_path: Path, module: str)
 
 def bound(tmp_path: Path, lengths: dict[str, int]) -> tuple[list[Chapter], Path, int]:
     chapters = [
-        printed(tmp_path, f"here_is_{title.replace('.', '_')} = 1\n" * n, title)
-        for title, n in lengths.items()
+        printed(tmp_path, f"here_is_{title.replace('.', '_')} = 1\n" * n, title) for title, n in lengths.items()
     ]
     target = tmp_path / "book.pdf"
     return chapters, target, bind(chapters, target)
@@ -114,9 +111,7 @@ def test_chapters_follow_in_the_order_given_and_the_contents_name_their_pages(tm
     reader = pypdf.PdfReader(target)
     assert len(reader.pages) == pages == 1 + contents_pages(3) + sum(c.pages for c in chapters)
     text = text_of(target)
-    listed = [
-        (title, int(page)) for title, page in re.findall(r"^(\w+)\s[ .]+\s(\d+)$", text[1], re.MULTILINE)
-    ]
+    listed = [(title, int(page)) for title, page in re.findall(r"^(\w+)\s[ .]+\s(\d+)$", text[1], re.MULTILINE)]
     assert [title for title, _ in listed] == ["zebra", "ant", "bee"]
     for title, page in listed:
         assert f"1  here_is_{title}" in text[page - 1]
@@ -129,9 +124,7 @@ def test_bookmarks_and_links_of_the_contents_go_to_the_same_pages(tmp_path: Path
     first, nested, second = reader.outline
     assert [first["/Title"], nested[0]["/Title"], second["/Title"]] == ["pack", "pack.inner", "other"]
     bookmarks = [reader.get_destination_page_number(d) for d in (first, nested[0], second)]
-    links = [
-        reader.get_page_number(a.get_object()["/Dest"][0].get_object()) for a in reader.pages[1]["/Annots"]
-    ]
+    links = [reader.get_page_number(a.get_object()["/Dest"][0].get_object()) for a in reader.pages[1]["/Annots"]]
     assert links == bookmarks == [2, 4, 5]
 
 
