@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Generic, ParamSpec, TypeVar
 
 from fanin.domain import limits
@@ -45,7 +47,7 @@ class Task(Generic[P, R]):
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.name = check_name(name or f"{function.__module__}.{function.__qualname__}", "task name")
+        self.name = check_name(name or f"{_module_of(function)}.{function.__qualname__}", "task name")
         self.attempts = check_attempts(attempts)
         self.lease = check_lease(seconds(lease, "lease"))
         self.timeout = None if timeout is None else seconds(timeout, "timeout")
@@ -75,6 +77,17 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+
+def _module_of(function: Callable[..., object]) -> str:
+    """The module's name. A script that is run is named as it would be imported, so that a worker knows its tasks."""
+    if function.__module__ != "__main__":
+        return function.__module__
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return PurePath(file).stem if file else "__main__"
 
 
 def check_name(value: str, what: str) -> str:
