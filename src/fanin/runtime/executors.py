@@ -84,7 +84,7 @@ class Threads:
 
     def stop_work(self, running: Running, *, replace: bool) -> None:
         """Ask the handler to stop; ``replace`` its thread if it is in one."""
-        running.part._lost.set()
+        running.part.tell_lost()
         if replace and running.started is not None:
             self._given_up.add(running)
             self._spawn()
@@ -179,7 +179,7 @@ class Loop:
             part.leave(token)
 
     def stop_work(self, running: Running, *, replace: bool) -> None:
-        running.part._lost.set()
+        running.part.tell_lost()
         self._loop.call_soon_threadsafe(self._cancel, running)
 
     @staticmethod
@@ -238,7 +238,7 @@ class Processes:
         self._done(running, found)
 
     def stop_work(self, running: Running, *, replace: bool) -> None:
-        running.part._lost.set()
+        running.part.tell_lost()
         if running.handle is not None:
             running.handle.cancel()
 

@@ -1,4 +1,9 @@
-"""The heartbeat: a thread with a database connection of its own, so that no handler and no commit can hold it up."""
+"""The heartbeat: renew what the worker holds, and stop what it holds no more.
+
+Two threads. One talks to the database, on a connection of its own, so that no handler and no commit can hold it up. The
+other only looks at the clock, so that a database that does not answer cannot hold up a time-out, nor hide that a lease
+may have run out.
+"""
 
 from __future__ import annotations
 
@@ -14,67 +19,83 @@ from fanin.stores.base import Store
 
 log = logging.getLogger("fanin")
 
-Stop = Callable[[Running, str], None]
 TICK_SECONDS = 0.2
+RENEW_SHARE = 1 / 3
+GIVE_UP_SHARE = 0.9
 
 
 class Heart:
-    """Renews what the worker holds, a third of the lease after the last renewal, and calls ``stop`` for what is lost.
+    """``stop(running, reason)`` is called once for work whose lease is lost, or may be; ``overdue(running)`` for an
+    attempt past its time-out. ``held()`` gives what the worker holds, also parts that wait for a thread."""
 
-    When the database cannot be reached it calls ``stop`` before the lease can have run out by its own reckoning.
-    ``overdue`` is called for parts past their time-out.
-    """
-
-    def __init__(self, store: Store, held: Callable[[], Iterable[Running]], stop: Stop, overdue: Stop) -> None:
+    def __init__(
+        self,
+        store: Store,
+        held: Callable[[], Iterable[Running]],
+        stop: Callable[[Running, str], None],
+        overdue: Callable[[Running], None],
+    ) -> None:
         self._store = store.reserve()
         self._held = held
         self._stop = stop
         self._overdue = overdue
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fanin-heart", daemon=True)
-        self.beats = 0
+        self._threads = [
+            threading.Thread(target=self._loop, args=[self.beat], name="fanin-heart", daemon=True),
+            threading.Thread(target=self._loop, args=[self.watch], name="fanin-watch", daemon=True),
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(5)
         self._store.close()
 
-    def _run(self) -> None:
+    def _loop(self, step: Callable[[], None]) -> None:
         while not self._closing.wait(TICK_SECONDS):
             try:
-                self.beat()
+                step()
             except Unavailable as problem:
                 log.warning("heartbeat: %s; trying again", problem)
             except Exception:
                 log.exception("heartbeat failed; trying again")
 
     def beat(self) -> None:
-        """One round. Whatever is held is looked at, also parts that wait for a thread."""
+        """Renew every lease of which a third has passed since its claim or last renewal was sent."""
         now = time.monotonic()
         due: dict[int, list[Running]] = {}
         for running in self._held():
-            if running.deadline is not None and now >= running.deadline and not running.said:
-                self._overdue(running, "timeout")
-            elif running.part.cancelled or running.said:
-                continue
-            elif now - running.renewed >= running.task.lease * 0.9:
-                self._stop(running, "the lease may have run out: the database could not be reached")
-            elif now - running.renewed >= running.task.lease / 3:
+            if not running.said and not running.part.cancelled and self._age(running, now) >= RENEW_SHARE:
                 due.setdefault(running.claim.bucket, []).append(running)
         for bucket, group in due.items():
             self._renew(bucket, group)
 
+    def watch(self) -> None:
+        """Without the database: who is past the time-out, and whose lease may have run out by our own reckoning."""
+        now = time.monotonic()
+        for running in self._held():
+            if running.said or running.part.cancelled:
+                continue
+            if running.deadline is not None and now >= running.deadline:
+                self._overdue(running)
+            elif self._age(running, now) >= GIVE_UP_SHARE:
+                self._stop(running, "the lease may have run out, the database has not answered")
+
     def _renew(self, bucket: int, group: list[Running]) -> None:
-        before = time.monotonic()
+        sent = time.monotonic()
         held = [(running.claim, running.task.lease) for running in group]
         lost = {claim.key for claim in self._store.run(lambda: lease.renew(bucket, held))}
-        self.beats += 1
         for running in group:
             if running.claim.key not in lost:
-                running.renewed = before
-            elif not running.said:  # its own commit may have been faster than this renewal
+                running.renewed = sent
+            elif not running.said and not running.part.cancelled:  # its own report may have been faster
                 self._stop(running, "the lease is lost")
+
+    @staticmethod
+    def _age(running: Running, now: float) -> float:
+        return (now - running.renewed) / running.task.lease

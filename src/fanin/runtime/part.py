@@ -75,6 +75,10 @@ class Part:
         saved = self._claim.checkpoint
         return None if saved is None else msgspec.json.decode(saved)
 
+    def tell_lost(self) -> None:
+        """For the worker: from now on `cancelled` is true."""
+        self._lost.set()
+
     def _lose(self) -> None:
         self._lost.set()
         raise LeaseLost(f"part {self.idx} of job {self.job_id}: attempt {self.attempt} does not hold it any more")

@@ -20,7 +20,7 @@ from fanin.domain import identity, limits
 from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import finish, lease, read
-from fanin.protocol.steps import Txn
+from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
@@ -260,8 +260,15 @@ class Worker:
         claim_id = identity.new_claim_id()
         queues = self.queues[self._turn % len(self.queues) :] + self.queues[: self._turn % len(self.queues)]
 
-        def exchange() -> Txn[tuple[list[Settled], list[Claim]]]:
-            answers = (yield from finish.settle(bucket, reports, self.name)) if reports else []
+        def settle() -> Txn[list[Settled]]:
+            return (yield from finish.settle(bucket, reports, self.name)) if reports else []
+
+        def exchange(settling: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
+            try:
+                answers = yield from settling()
+            except Again as again:  # only the settling is replaced; the claim follows it all the same
+                replacement = again.factory
+                raise Again(lambda: exchange(replacement)) from None
             claims: list[Claim] = []
             for queue in queues:
                 left = room - len(claims)
@@ -270,7 +277,7 @@ class Worker:
             return answers, claims
 
         try:
-            answers, claims = self.store.run(exchange)
+            answers, claims = self.store.run(lambda: exchange(settle))
             return list(zip(reports, answers, strict=True)), claims
         except Unavailable:
             raise
@@ -354,9 +361,8 @@ class Worker:
         log.info("job %s part %d attempt %d: stopping: %s", claim.job_id, claim.idx, claim.attempt, reason)
         self._executors[running.task.mode].stop_work(running, replace=False)
 
-    def _overdue(self, running: Running, reason: str) -> None:
-        if running.task.mode != "thread":
-            return  # the loop and the processes keep their own time
+    def _overdue(self, running: Running) -> None:
+        """Only threads have their time kept here; the loop and the processes keep their own."""
         self._executors["thread"].stop_work(running, replace=True)
         self._say(running, timed_out(running))
         self._wake()

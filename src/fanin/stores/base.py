@@ -39,6 +39,8 @@ class Store(ABC):
 
     url: str
     dialect: str
+    tries: int = limits.TRANSACTION_TRIES
+    """How often a transaction is tried before `Unavailable` is raised."""
 
     @property
     @abstractmethod
@@ -72,7 +74,7 @@ class Store(ABC):
 
     @abstractmethod
     def reserve(self) -> Store:
-        """A store on a connection of its own, which no other thread can use up: for heartbeats."""
+        """A store on a connection of its own, which no other thread can use up, and which tries once: for heartbeats."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -100,16 +102,16 @@ def drive(txn: Txn[T], execute: Execute) -> T:
         txn.close()
 
 
-def retry(attempt: Callable[[TxnFactory[T]], T], factory: TxnFactory[T]) -> T:
+def retry(attempt: Callable[[TxnFactory[T]], T], factory: TxnFactory[T], tries: int) -> T:
     """Call ``attempt(factory)`` until it does not raise `Unavailable`; follow the replacements of `Again`."""
     while True:
         try:
-            return again(lambda: attempt(factory))
+            return again(lambda: attempt(factory), tries)
         except Again as replacement:
             factory = replacement.factory
 
 
-def again(call: Callable[[], T], tries: int = limits.TRANSACTION_TRIES) -> T:
+def again(call: Callable[[], T], tries: int) -> T:
     """Call until it does not raise `Unavailable`, with growing pauses; the last one is raised."""
     pauses = backoff(tries)
     while True:

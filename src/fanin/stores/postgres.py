@@ -120,7 +120,7 @@ class PostgresStore(Store):
     @property
     def buckets(self) -> int:
         if not self._checked:
-            again(self._touch)
+            again(self._touch, self.tries)
         return self._buckets
 
     def _touch(self) -> None:
@@ -128,7 +128,7 @@ class PostgresStore(Store):
             pass
 
     def run(self, factory: TxnFactory[T]) -> T:
-        return retry(self._write, factory)
+        return retry(self._write, factory, self.tries)
 
     def _write(self, factory: TxnFactory[T]) -> T:
         with self.connection() as connection, translated(self.url):
@@ -142,7 +142,7 @@ class PostgresStore(Store):
                 raise
 
     def read(self, factory: TxnFactory[T]) -> T:
-        return retry(self._read, factory)
+        return retry(self._read, factory, self.tries)
 
     def _read(self, factory: TxnFactory[T]) -> T:
         with self.connection() as connection, translated(self.url):
@@ -186,7 +186,9 @@ class PostgresStore(Store):
         return PostgresBell(self, queues)
 
     def reserve(self) -> Store:
-        return PostgresStore(self.url, connections=1)
+        store = PostgresStore(self.url, connections=1)
+        store.tries = 1
+        return store
 
     def close(self) -> None:
         if self._pid == os.getpid():
@@ -219,7 +221,12 @@ class PostgresStore(Store):
     def connect(self, conninfo: str | None = None) -> psycopg.Connection[Any]:
         """A new connection with everything set that the promise rests on. Raises `UnsafeStore` on a standby."""
         with translated(self.url):
-            connection = psycopg.connect(conninfo or self.target.conninfo, autocommit=True, **self.target.options)
+            try:
+                connection = psycopg.connect(conninfo or self.target.conninfo, autocommit=True, **self.target.options)
+            except psycopg.OperationalError as problem:
+                if any(words in str(problem) for words in _WRONG_ADDRESS):  # waiting would not help
+                    raise BadOption(f"{where(self.url)}: {_first_line(problem)}; check the URL") from problem
+                raise
             try:
                 self.target.prepare(connection)
                 for greeting in self.target.greetings:
@@ -266,7 +273,7 @@ class AsyncPostgres:
     async def _retry(self, begin: str | None, factory: TxnFactory[T]) -> T:
         import asyncio
 
-        pauses = backoff(tries=12)
+        pauses = backoff(self._store.tries)
         while True:
             try:
                 async with self._connection() as connection:
@@ -412,6 +419,7 @@ class PostgresBell(Bell):
 
 _abandoned: list[object] = []
 
+_WRONG_ADDRESS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "could not translate host name")
 _AGAIN = (
     errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable,
     errors.IdleInTransactionSessionTimeout, errors.QueryCanceled, errors.TooManyConnections, errors.CannotConnectNow,

@@ -92,7 +92,7 @@ class SqliteStore(Store):
         self._pid = os.getpid()
 
     def run(self, factory: TxnFactory[T]) -> T:
-        return retry(self._write, factory)
+        return retry(self._write, factory, self.tries)
 
     def _write(self, factory: TxnFactory[T]) -> T:
         self._after_fork()
@@ -110,7 +110,7 @@ class SqliteStore(Store):
                         connection.execute("ROLLBACK")
 
     def read(self, factory: TxnFactory[T]) -> T:
-        return retry(self._read, factory)
+        return retry(self._read, factory, self.tries)
 
     def _read(self, factory: TxnFactory[T]) -> T:
         connection = self._reader()
@@ -183,7 +183,9 @@ class SqliteStore(Store):
         return SqliteBell(self)
 
     def reserve(self) -> Store:
-        return SqliteStore(self.url, self.path, self.clock)
+        store = SqliteStore(self.url, self.path, self.clock)
+        store.tries = 1
+        return store
 
     def close(self) -> None:
         if self._pid == os.getpid():
