@@ -27,7 +27,7 @@ SPOOL_BYTES = 16_000_000
 """Payloads held in memory by a submit before they go to a temporary file."""
 CLAIM_PARTS = 256
 """Parts taken by one claim."""
-SWEEP_PARTS = 500
+SWEEP_PARTS = 2_000
 """Parts abandoned by one sweep transaction."""
 WAKE_PARTS = 1_000
 """Parts made ready by one wake transaction."""

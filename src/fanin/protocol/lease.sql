@@ -8,10 +8,13 @@ SELECT EXISTS (SELECT 1 FROM fanin.part WHERE bucket = :bucket AND queue = :queu
 -- name: claim_parts --pg
 -- The next parts of a queue, in the order of priority and turn. The CTE is materialised and locks what it takes: any
 -- other form may claim more than the limit. SKIP LOCKED only saves waiting; the fence decides. The rows are found again
--- by their place on disk: one that moved since the snapshot is left for the next claim.
+-- by their place on disk: one that moved since the snapshot is left for the next claim. Parts of a closed job are not
+-- handed out; the index of unswept stripes that says so is empty as a rule.
 WITH next AS MATERIALIZED (
-    SELECT ctid AS place FROM fanin.part
-    WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[])
+    SELECT ctid AS place FROM fanin.part AS p
+    WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[]) AND NOT EXISTS (
+        SELECT 1 FROM fanin.job_stripe AS s
+        WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
@@ -26,8 +29,10 @@ RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.c
 -- name: claim_parts --lite
 -- The next parts of a queue, in the order of priority and turn.
 WITH next AS MATERIALIZED (
-    SELECT bucket, job_id, idx FROM fanin.part INDEXED BY fanin.part_ready
+    SELECT bucket, job_id, idx FROM fanin.part AS p INDEXED BY fanin.part_ready
     WHERE bucket = :bucket AND queue = :queue AND ready AND task IN (SELECT value FROM json_each(:tasks))
+        AND NOT EXISTS (SELECT 1 FROM fanin.job_stripe AS s
+            WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
 )

@@ -41,9 +41,11 @@ WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe
 RETURNING remaining;
 
 -- name: reopen_job
--- A new run; its end will have an event key and a successor of its own.
+-- A new run; its end will have an event key and a successor of its own. A job that was closed while it was open is
+-- sealed with the parts that came, whatever was planned.
 UPDATE fanin.job SET status = 'running', run = run + 1, outcome = NULL, reason = NULL, finished_at = NULL,
     open_stripes = :open_stripes, succeeded_parts = NULL, failed_parts = NULL, abandoned_parts = NULL,
+    planned_parts = CASE WHEN sealed_parts IS NULL THEN :created ELSE planned_parts END,
     sealed_parts = coalesce(sealed_parts, :created), give_up_at = fanin.clock() + :give_up_after
 WHERE bucket = :bucket AND id = :job_id AND status IN ('completed', 'failed', 'cancelled')
     AND outcome <> 'refused'

@@ -74,7 +74,7 @@ class Store(ABC):
 
     @abstractmethod
     def reserve(self) -> Store:
-        """A store on a connection of its own, which no other thread can use up, and which tries once: for heartbeats."""
+        """A store on a connection that no other thread can use up, and that tries once: for heartbeats."""
 
     @abstractmethod
     def close(self) -> None: ...

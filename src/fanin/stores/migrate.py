@@ -12,6 +12,7 @@ from fanin.domain.errors import SchemaMismatch
 if TYPE_CHECKING:
     import apsw
 
+_PASSWORD = re.compile(r"(://[^/@:]*:)[^@]*@")
 _NAME = re.compile(r"(\d{4})_(\w+)\.(pg|lite)\.sql")
 
 
@@ -37,6 +38,7 @@ def migrations(dialect: str) -> list[Migration]:
 
 def judge(applied: list[int], url: str) -> None:
     """Raise `SchemaMismatch` if the schema is older or newer than this program."""
+    url = _PASSWORD.sub(r"\1***@", url)
     known = [migration.version for migration in migrations("pg")]
     newest = max(applied, default=0)
     if newest > known[-1]:
