@@ -9,14 +9,15 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from fanin.app import App, Spool, content_hash, find, make_policy
-from fanin.domain import identity, limits
+from fanin.app import App, find, make_policy
+from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
+from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, NewJob, Progress
 from fanin.domain.policy import Backoff, Policy
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job
-from fanin.protocol import close, read, redrive, submit
+from fanin.payloads import Feed, Spool
+from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
 from fanin.runtime.part import running_part
@@ -145,7 +146,7 @@ class AsyncApp:
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
-            await self._stream(new, signature.encode_item, items)
+            await self._feed(new, _encoded(items, signature.encode_item))
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
             spool = Spool((signature.encode_item(item, n) for n, item in enumerate(listed)), self.max_parts)
@@ -226,35 +227,20 @@ class AsyncApp:
         return await asyncio.to_thread(lambda: self._app._new_job(task, policy, **options))
 
     async def _create(self, new: NewJob, spool: Spool, within: Any) -> None:
-        new = msgspec.structs.replace(new, request_hash=content_hash(new, spool.digest))
+        if within is None:
+            await self._runner.run(spool.create(new))
+        else:
+            await self._runner.run_in(within, spool.create(new)())
 
-        def txn() -> Txn[bool]:
-            return submit.create(new, len(spool), spool.chunks)
-
-        await (self._runner.run(txn) if within is None else self._runner.run_in(within, txn()))
-
-    async def _stream(
-        self, new: NewJob, encode: Callable[[Any, int], str], items: Iterable[Any] | AsyncIterable[Any]
-    ) -> None:
-        keep = new.give_up_after is not None
-        opened = new if keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
-        await self._runner.run(lambda: submit.open_job(opened))
-        status = await self._runner.read(lambda: read.job(new.bucket, new.id))
-        digest = identity.request_hash()
-        planned = 0
-        async for chunk in _chunks(items, encode):
-            for payload in chunk:
-                digest.update(len(payload).to_bytes(8, "big") + payload.encode())
-            if planned + len(chunk) > self.max_parts:
-                raise LimitExceeded(f"more than {self.max_parts} parts: the job stays open and ends at its deadline")
-            if status is not None and status.status == "open":
-                await self._append(new, planned, chunk)
-            planned += len(chunk)
-        content = content_hash(new, digest.hexdigest())
-        await self._runner.run(lambda: submit.seal(new.bucket, new.id, planned, content, keep))
-
-    async def _append(self, new: NewJob, first: int, chunk: list[str]) -> None:
-        await self._runner.run(lambda: submit.append(new.bucket, new.id, first, chunk))
+    async def _feed(self, new: NewJob, payloads: AsyncIterator[str]) -> None:
+        feed = Feed(new, self.max_parts)
+        await self._runner.run(feed.open())
+        async for payload in payloads:
+            if (append := feed.add(payload)) is not None:
+                await self._runner.run(append)
+        if (append := feed.flush()) is not None:
+            await self._runner.run(append)
+        await self._runner.run(feed.seal())
 
 
 class AsyncJob:
@@ -377,24 +363,12 @@ class AsyncJob:
         return None if text is None else msgspec.json.decode(text)
 
 
-async def _chunks(
-    items: Iterable[Any] | AsyncIterable[Any], encode: Callable[[Any, int], str]
-) -> AsyncIterator[list[str]]:
-    chunk: list[str] = []
+async def _encoded(items: Iterable[Any] | AsyncIterable[Any], encode: Callable[[Any, int], str]) -> AsyncIterator[str]:
     number = 0
     if isinstance(items, AsyncIterable):
         async for item in items:
-            chunk.append(encode(item, number))
+            yield encode(item, number)
             number += 1
-            if len(chunk) >= limits.CHUNK_PARTS:
-                yield chunk
-                chunk = []
     else:
-        for item in items:
-            chunk.append(encode(item, number))
-            number += 1
-            if len(chunk) >= limits.CHUNK_PARTS:
-                yield chunk
-                chunk = []
-    if chunk:
-        yield chunk
+        for number, item in enumerate(items):
+            yield encode(item, number)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -14,7 +13,8 @@ from fanin.domain.errors import BadOption, LimitExceeded, UnknownJob, UnknownTas
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import Backoff, Policy, parse_tolerate
 from fanin.job import Job
-from fanin.protocol import read, submit
+from fanin.payloads import Feed, Spool
+from fanin.protocol import read
 from fanin.protocol.steps import Txn
 from fanin.runtime.part import running_part
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
@@ -127,7 +127,7 @@ class App:
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
-            self._stream(new, payloads)
+            self._feed(new, payloads)
         else:
             spool = Spool(payloads, self.max_parts)
             self._create(self._striped(new, len(spool), stripes), spool, within)
@@ -267,89 +267,20 @@ class App:
         return new
 
     def _create(self, new: NewJob, spool: Spool, within: Any) -> None:
-        new = msgspec.structs.replace(new, request_hash=content_hash(new, spool.digest))
-
-        def txn() -> Txn[bool]:
-            return submit.create(new, len(spool), spool.chunks)
-
         if within is None:
-            self.store.run(txn)
+            self.store.run(spool.create(new))
         else:
-            self.store.run_in(within, txn())
+            self.store.run_in(within, spool.create(new)())
 
-    def _stream(self, new: NewJob, payloads: Iterable[str]) -> None:
-        keep = new.give_up_after is not None
-        opened = new if keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
-        self.store.run(lambda: submit.open_job(opened))
-        digest = identity.request_hash()
-        planned = 0
-        status = self.store.read(lambda: read.job(new.bucket, new.id))
-        for chunk in submit.in_chunks(payloads):
-            for payload in chunk:
-                digest.update(len(payload).to_bytes(8, "big") + payload.encode())
-            if planned + len(chunk) > self.max_parts:
-                raise LimitExceeded(f"more than {self.max_parts} parts: the job stays open and ends at its deadline")
-            if status is not None and status.status == "open":
-                self._append(new, planned, chunk)
-            planned += len(chunk)
-        content = content_hash(new, digest.hexdigest())
-        self.store.run(lambda: submit.seal(new.bucket, new.id, planned, content, keep))
-
-    def _append(self, new: NewJob, first: int, chunk: list[str]) -> None:
-        self.store.run(lambda: submit.append(new.bucket, new.id, first, chunk))
-
-
-class Spool:
-    """Payloads read once and kept, in memory or in a temporary file, so that nothing is written before all are checked.
-
-    ``digest`` is over all of them; ``chunks`` gives them again, as often as the transaction is tried.
-    """
-
-    def __init__(self, payloads: Iterable[str], width: int) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=limits.SPOOL_BYTES)  # noqa: SIM115 - closed with the spool
-        self._index: list[tuple[int, int]] = []
-        self._count = 0
-        hashed = identity.request_hash()
-        if isinstance(payloads, Sized) and len(payloads) > width:
-            raise _too_wide(width)
-        for chunk in _bounded(payloads):
-            self._count += len(chunk)
-            if self._count > width:
-                raise _too_wide(width)
-            data = msgspec.msgpack.encode(chunk)
-            hashed.update(data)
-            self._index.append((self._file.tell(), len(data)))
-            self._file.write(data)
-        self.digest = hashed.hexdigest()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def chunks(self) -> Iterator[list[str]]:
-        for offset, size in self._index:
-            self._file.seek(offset)
-            yield msgspec.msgpack.decode(self._file.read(size), type=list[str])
-
-
-def _bounded(payloads: Iterable[str]) -> Iterator[list[str]]:
-    """Chunks of at most so many parts and about so many bytes, the same for the same payloads."""
-    chunk: list[str] = []
-    size = 0
-    for payload in payloads:
-        chunk.append(payload)
-        size += len(payload)
-        if len(chunk) >= limits.CHUNK_PARTS or size >= limits.CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _too_wide(width: int) -> LimitExceeded:
-    return LimitExceeded(
-        f"the job has more than {width} parts, which is the limit: put several items in one part, raise "
-        "App(max_parts=…) if it is lower than you need, or split the job. Nothing was written"
-    )
+    def _feed(self, new: NewJob, payloads: Iterable[str]) -> None:
+        feed = Feed(new, self.max_parts)
+        self.store.run(feed.open())
+        for payload in payloads:
+            if (append := feed.add(payload)) is not None:
+                self.store.run(append)
+        if (append := feed.flush()) is not None:
+            self.store.run(append)
+        self.store.run(feed.seal())
 
 
 def make_policy(
@@ -372,15 +303,6 @@ def make_policy(
         quorum=quorum,
         give_up=give_up,
     )
-
-
-def content_hash(new: NewJob, digest: str) -> str:
-    """What makes two requests under one key the same: the parts and everything that decides how they run and join."""
-    pieces = (
-        new.task, new.queue, str(new.attempts), new.policy, new.successor or "", str(new.give_up_after),
-        str(new.priority), digest,
-    )  # fmt: skip
-    return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
 
 
 def find(name: str, buckets: int) -> Txn[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,9 +17,7 @@ from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import failure_pages, pages
-
-if TYPE_CHECKING:
-    from fanin.app import App
+from fanin.runtime.task import Application
 
 SOONEST_SECONDS = 0.005
 LATEST_SECONDS = 0.25
@@ -28,7 +26,7 @@ LATEST_SECONDS = 0.25
 class Job:
     """One job. ``run=True``: waiting runs the parts in this process, so that a script needs no other worker."""
 
-    def __init__(self, app: App, job_id: str, *, run: bool = False) -> None:
+    def __init__(self, app: Application, job_id: str, *, run: bool = False) -> None:
         self._app = app
         self.id = job_id
         self._bucket = app.store.bucket(job_id)
@@ -177,7 +175,7 @@ class Job:
 class _LocalWorker:
     """A worker in a thread of this process, for as long as somebody waits."""
 
-    def __init__(self, app: App, wanted: bool) -> None:
+    def __init__(self, app: Application, wanted: bool) -> None:
         self._problem: BaseException | None = None
         self._thread: threading.Thread | None = None
         if wanted:

@@ -7,13 +7,14 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption
 from fanin.domain.policy import Backoff
 from fanin.runtime.codec import Signature
+from fanin.stores.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,6 +89,17 @@ def _module_of(function: Callable[..., object]) -> str:
     if spec is not None:
         return str(spec.name)
     return PurePath(file).stem if file else "__main__"
+
+
+class Application(Protocol):
+    """What workers and jobs need of an application: its database and its tasks by name."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def tasks(self) -> dict[str, Task[..., Any]]: ...
 
 
 def check_name(value: str, what: str) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fanin.domain import identity, limits
 from fanin.domain.errors import BadOption, Unavailable
@@ -24,9 +24,9 @@ from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
-from fanin.runtime.task import Task
+from fanin.runtime.task import Application
 from fanin.runtime.upkeep import Upkeep
-from fanin.stores.base import Bell, Store
+from fanin.stores.base import Bell
 
 log = logging.getLogger("fanin")
 
@@ -37,15 +37,6 @@ AHEAD_SECONDS = 0.02
 LINGER_SECONDS = 0.004
 """Reports of short handlers wait so long for company, so that one commit carries many."""
 SHORT_SECONDS = 0.001
-
-
-class Application(Protocol):
-    """What a worker needs of an application."""
-
-    @property
-    def store(self) -> Store: ...
-    @property
-    def tasks(self) -> dict[str, Task[..., Any]]: ...
 
 
 OnPart = Callable[[Report, Settled], None]

@@ -1,0 +1,120 @@
+"""The parts of a new job on their way to the database: read once, counted, hashed, bounded in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from fanin.domain import identity, limits
+from fanin.domain.errors import LimitExceeded
+from fanin.domain.model import NewJob
+from fanin.protocol import read, submit
+from fanin.protocol.steps import Txn, TxnFactory
+
+
+class Spool:
+    """All payloads, kept in memory or in a temporary file, so that nothing is written before all are checked.
+
+    ``digest`` is over all of them; ``chunks`` gives them again, as often as the transaction is tried. Raises
+    `LimitExceeded` for more than ``width``.
+    """
+
+    def __init__(self, payloads: Iterable[str], width: int) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=limits.SPOOL_BYTES)  # noqa: SIM115 - lives with the spool
+        self._index: list[tuple[int, int]] = []
+        self._count = 0
+        hashed = identity.request_hash()
+        for chunk in _bounded(payloads):
+            self._count += len(chunk)
+            if self._count > width:
+                raise LimitExceeded(
+                    f"the job has more than {width} parts, which is the limit: put several items in one part, raise "
+                    "App(max_parts=…) if that is lower than you need, or split the job. Nothing was written"
+                )
+            data = msgspec.msgpack.encode(chunk)
+            hashed.update(data)
+            self._index.append((self._file.tell(), len(data)))
+            self._file.write(data)
+        self.digest = hashed.hexdigest()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def chunks(self) -> Iterator[list[str]]:
+        for offset, size in self._index:
+            self._file.seek(offset)
+            yield msgspec.msgpack.decode(self._file.read(size), type=list[str])
+
+    def create(self, new: NewJob) -> TxnFactory[bool]:
+        """The one transaction that creates the job with all of its parts."""
+        new = msgspec.structs.replace(new, request_hash=content_hash(new, self.digest))
+        return lambda: submit.create(new, len(self), self.chunks)
+
+
+class Feed:
+    """Payloads that are written while they come: open, a chunk at a time, seal. Saying all of it again adds nothing.
+
+    Each method gives the transaction to run now, or None. Parts may run before the seal; the job cannot end before it.
+    """
+
+    def __init__(self, new: NewJob, width: int) -> None:
+        self._keep = new.give_up_after is not None
+        self._new = new if self._keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
+        self._width = width
+        self._chunk: list[str] = []
+        self._planned = 0
+        self._hashed = identity.request_hash()
+        self._sealed = False
+
+    def open(self) -> TxnFactory[None]:
+        return self._open
+
+    def _open(self) -> Txn[None]:
+        yield from submit.open_job(self._new)
+        row = yield from read.job(self._new.bucket, self._new.id)
+        self._sealed = row is not None and row.status != "open"
+
+    def add(self, payload: str) -> TxnFactory[int] | None:
+        """Raises `LimitExceeded` past the width; the job then stays open and ends at its deadline."""
+        data = payload.encode()
+        self._hashed.update(len(data).to_bytes(8, "big") + data)
+        self._chunk.append(payload)
+        if self._planned + len(self._chunk) > self._width:
+            raise LimitExceeded(f"more than {self._width} parts: the job stays open and ends at its deadline")
+        return self.flush() if len(self._chunk) >= limits.CHUNK_PARTS else None
+
+    def flush(self) -> TxnFactory[int] | None:
+        first, chunk, self._chunk = self._planned, self._chunk, []
+        self._planned += len(chunk)
+        if not chunk or self._sealed:
+            return None
+        return lambda: submit.append(self._new.bucket, self._new.id, first, chunk)
+
+    def seal(self) -> TxnFactory[bool]:
+        content = content_hash(self._new, self._hashed.hexdigest())
+        return lambda: submit.seal(self._new.bucket, self._new.id, self._planned, content, self._keep)
+
+
+def content_hash(new: NewJob, digest: str) -> str:
+    """What makes two requests under one key the same: the parts and everything that decides how they run and join."""
+    pieces = (
+        new.task, new.queue, str(new.attempts), new.policy, new.successor or "", str(new.give_up_after),
+        str(new.priority), digest,
+    )  # fmt: skip
+    return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
+
+
+def _bounded(payloads: Iterable[str]) -> Iterator[list[str]]:
+    """Chunks of at most so many parts and about so many bytes, the same for the same payloads."""
+    chunk: list[str] = []
+    size = 0
+    for payload in payloads:
+        chunk.append(payload)
+        size += len(payload)
+        if len(chunk) >= limits.CHUNK_PARTS or size >= limits.CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
