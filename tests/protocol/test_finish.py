@@ -564,7 +564,7 @@ def settle_while(store: Any, uncommitted: list[Report], meanwhile: list[Report])
                 return store.run_in(other, factory())
 
         pid.append(other.info.backend_pid)
-        answers.extend(s.verdict.value for s in retry(attempt, lambda: finish.settle(0, meanwhile, "two")))
+        answers.extend(s.verdict.value for s in retry(attempt, lambda: finish.settle(0, meanwhile, "two"), store.tries))
         other.close()
 
     with connection.transaction():

@@ -1,0 +1,178 @@
+"""Each invariant finds the corruption that it is for, and finds nothing in a healthy database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fanin.domain.policy import Policy
+from fanin.protocol import lease, repair
+from fanin.stores.base import Store
+from tests.protocol.helpers import (
+    THEN,
+    Clock,
+    append,
+    cancel,
+    claim,
+    done,
+    failed,
+    make,
+    make_open,
+    retried,
+    run_all,
+    say,
+    settle,
+)
+
+
+def findings(store: Store) -> set[str]:
+    """The names of the checks that find something."""
+    return {name for name, _, found in store.check() if found}
+
+
+def running(store: Store) -> str:
+    job_id = make(store, 4)
+    first, second, *_ = claim(store, 3)
+    settle(store, done(first), failed(second))
+    return job_id
+
+
+def ended(store: Store) -> str:
+    job_id = make(store, 2, then=THEN)
+    run_all(store)
+    return job_id
+
+
+def cancelled(store: Store) -> str:
+    job_id = make(store, 2)
+    cancel(store, job_id)
+    return job_id
+
+
+def opened(store: Store) -> str:
+    job_id = make_open(store)
+    append(store, job_id, 0, 2)
+    return job_id
+
+
+def checkpointed(store: Store) -> str:
+    job_id = make(store, 1)
+    (held,) = claim(store)
+    store.run(lambda: lease.checkpoint(held, 60.0, "1"))
+    return job_id
+
+
+def two_stripes(store: Store) -> str:
+    return make(store, 128, stripes=2)
+
+
+def with_family(store: Store) -> str:
+    """An ended job whose successor has ended too: an ended job refers to no live part."""
+    job_id = ended(store)
+    run_all(store, queue="joins", tasks=["join"])
+    return job_id
+
+
+LOOSE = (
+    "ALTER TABLE fanin.part DROP CONSTRAINT {0}",
+    "PRAGMA ignore_check_constraints = ON",
+)
+
+PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
+    ("c1", running, "UPDATE fanin.job_stripe SET remaining = remaining - 1, succeeded = succeeded + 1"),
+    ("c1", running, "UPDATE fanin.job_stripe SET remaining = remaining - 1, failed = failed + 1"),
+    ("c1", running, "DELETE FROM fanin.part WHERE idx = 3"),
+    ("c1", running, "UPDATE fanin.part SET status = 'failed', ready = false WHERE status = 'running'"),
+    ("c2", running, "UPDATE fanin.job SET planned_parts = 5"),
+    ("c2", ended, "UPDATE fanin.job SET sealed_parts = 3, planned_parts = 3 WHERE depth = 0"),
+    ("c4", running, "UPDATE fanin.job SET open_stripes = 0"),
+    ("c7", running, "UPDATE fanin.part SET stripe = 7 WHERE idx = 3"),
+    ("t1", ended, "UPDATE fanin.job SET succeeded_parts = 1 WHERE depth = 0"),
+    ("t1", ended, "UPDATE fanin.job SET failed_parts = 1 WHERE depth = 0"),
+    ("t3", running, "UPDATE fanin.part SET attempts_allowed = 0 WHERE status = 'running'"),
+    ("t4", ended, "UPDATE fanin.outbox SET payload = '{\"outcome\": \"all_ok\"}'"),
+    ("j2", ended, "DELETE FROM fanin.outbox"),
+    ("j2", ended, "UPDATE fanin.job SET run = 2 WHERE depth = 0"),
+    ("j2", running, "INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at) "
+     "SELECT bucket, 'again', id, 1, 'job.finished', "
+     "'{\"succeeded\":1,\"failed\":0,\"abandoned\":0,\"outcome\":\"all_ok\"}', 0 FROM fanin.job"),
+    ("j3", ended, "DELETE FROM fanin.part WHERE task = 'join'"),
+    ("j4", ended, "UPDATE fanin.part SET status = 'running', result = NULL WHERE idx = 1"),
+    ("j7", running, "UPDATE fanin.part SET attempts_allowed = attempt, ready = false WHERE status = 'pending'"),
+    ("j8", cancelled, "UPDATE fanin.job_stripe SET closed = false"),
+    ("f7", checkpointed, "UPDATE fanin.part SET checkpoint_attempt = attempt + 1"),
+    ("o6", ended, "UPDATE fanin.outbox SET seq = 2"),
+    ("s1", running, "UPDATE fanin.job SET open_stripes = 2"),
+    ("s2", two_stripes, "UPDATE fanin.job_stripe SET sealed = false WHERE stripe = 1"),
+    ("s2", two_stripes, "UPDATE fanin.job_stripe SET closed = true WHERE stripe = 1"),
+    ("s3", running, "UPDATE fanin.job_stripe SET sealed = false"),
+    ("s3", opened, "UPDATE fanin.job_stripe SET sealed = true"),
+    ("l2", running, "UPDATE fanin.part SET status = 'abandoned', ready = false "
+     "WHERE status IN ('pending', 'running')"),
+    ("i7", running, "UPDATE fanin.part SET due_at = due_at + 1e9, ready = false WHERE status = 'pending'"),
+]  # fmt: skip
+
+
+def loosen(store: Store) -> None:
+    """Take away the schema's own constraints, which would refuse most of what is planted."""
+    if store.dialect == "lite":
+        # On the writer's connection, which is the one that plants.
+        say(store, "SELECT 1")
+        store._writer.execute("PRAGMA ignore_check_constraints = ON")  # type: ignore[attr-defined]
+        return
+    schema = store.schema  # type: ignore[attr-defined]
+    found = say(
+        store,
+        "SELECT conrelid::regclass::text, conname FROM pg_constraint "
+        "WHERE contype = 'c' AND connamespace = to_regnamespace(:schema)",
+        schema=schema,
+    )
+    for table, name in found:
+        say(store, f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
+
+
+@pytest.mark.plants_corruption
+@pytest.mark.parametrize(("name", "healthy", "sql"), PLANTED, ids=[f"{n}-{k}" for k, (n, _, _) in enumerate(PLANTED)])
+def test_planted_corruption_is_found(store: Store, name: str, healthy: Callable[[Store], str], sql: str) -> None:
+    job_id = healthy(store)
+    if name == "j3":
+        say(store, "DELETE FROM fanin.part WHERE job_id IN (SELECT id FROM fanin.job WHERE step IS NOT NULL)")
+        sql = "DELETE FROM fanin.job WHERE step IS NOT NULL"
+    assert findings(store) == set() or name == "j3"
+    loosen(store)
+    say(store, sql)
+    assert name in findings(store)
+    rows = [f for _, _, found in store.check() for f in found if f.check == name]
+    assert all(f.sentence == repair.CHECKS[name] for f in rows)
+    assert any(job_id in map(str, f.row.values()) for f in rows)
+
+
+@pytest.mark.plants_corruption
+def test_a_second_successor_of_one_run_is_found(store: Store) -> None:
+    job_id = ended(store)
+    assert findings(store) == set()
+    say(store, "UPDATE fanin.job SET step = 'then'")
+    other = make(store, 1, parent_id=job_id, step="then", depth=1)
+    assert other
+    assert "j3" in findings(store)
+
+
+def test_every_invariant_has_planted_corruption(store: Store) -> None:
+    assert {name for name, _, _ in PLANTED} == set(repair.CHECKS)
+    assert {query.name for query in repair.SQL} == set(repair.CHECKS)
+
+
+def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: Clock) -> None:
+    for make_it in (checkpointed, ended, with_family, running, opened, cancelled, two_stripes):
+        make_it(store)
+    make(store, 0)
+    make(store, 3, delay=1_000.0)
+    job_id = make(store, 5, policy=Policy(fail_fast=True), attempts=1, queue="z")
+    settle(store, failed(claim(store, 1, queue="z")[0]))
+    settle(store, retried(claim(store, 1)[0]))
+    clock.advance(61)
+    store.run(lambda: lease.wake(0))
+    assert job_id
+    assert findings(store) == set()
+    assert all(sentence.endswith(".") for _, sentence, _ in store.check())
