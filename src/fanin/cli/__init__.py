@@ -1,0 +1,126 @@
+"""The command line. Each command is a module of its own and is imported only when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from fanin.cli import exits
+
+
+class Command(NamedTuple):
+    module: str
+    function: str
+    summary: str
+
+
+COMMANDS = {
+    "map": Command("map", "map_", "run a shell command for each input, and one when all are done"),
+    "work": Command("work", "work", "run workers for the tasks of a Python application"),
+    "jobs": Command("jobs", "jobs", "list the newest jobs"),
+    "show": Command("show", "show", "show one job: its parts, failures and history"),
+    "watch": Command("watch", "watch", "follow one job until it has ended"),
+    "cancel": Command("verbs", "cancel", "end a job now"),
+    "redrive": Command("verbs", "redrive", "run the failed parts of an ended job again"),
+    "migrate": Command("migrate", "migrate", "make or update the tables"),
+    "check": Command("check", "check", "check the promises on the live database"),
+}
+LEADING = {"--url": 1, "--json": 0, "--debug": 0, "--no-color": 0}
+"""Common options that may also stand before the command, with the number of their values."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line. Returns the exit code (see `fanin.cli.exits`)."""
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    tokens, leading = _take_leading(tokens)
+    if not tokens or tokens[0] in ("--help", "-h", "help"):
+        print(overview())
+        return exits.OK
+    if tokens[0] in ("--version", "-V"):
+        import fanin
+
+        print(f"fanin {fanin.__version__}")
+        return exits.OK
+    name = tokens[0]
+    if name not in COMMANDS:
+        return fail(f"{name!r} is not a command; there are: {', '.join(COMMANDS)}. See: fanin --help", exits.USAGE)
+    if "--no-color" in leading or "--no-color" in tokens:
+        os.environ["NO_COLOR"] = "1"
+    return _guarded(name, [*leading, *tokens[1:]])
+
+
+def overview() -> str:
+    """What `fanin` and `fanin --help` print."""
+    width = max(map(len, COMMANDS))
+    lines = [
+        "fanin: fan out, fan in, exactly once. Durable parallel jobs with a join, on SQLite or PostgreSQL.",
+        "",
+        "Usage: fanin COMMAND [OPTIONS]        fanin COMMAND --help",
+        "",
+        *(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()),
+        "",
+        "Every command takes --url (default: FANIN_URL, else sqlite:///fanin.db), --json, --no-color and --debug.",
+        "",
+        "Try it; stop it with Ctrl-C or kill it, and say it again:",
+        "  fanin map --then 'zip -q all.zip {outs}' -- 'gzip -c {} > {out}.gz' ::: *.txt",
+    ]
+    return "\n".join(lines)
+
+
+def fail(text: str, code: int) -> int:
+    """Say what went wrong, in one place and one form."""
+    print(f"fanin: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def _take_leading(tokens: list[str]) -> tuple[list[str], list[str]]:
+    leading: list[str] = []
+    while tokens and (name := tokens[0].partition("=")[0]) in LEADING:
+        count = 1 + (LEADING[name] if "=" not in tokens[0] else 0)
+        leading, tokens = leading + tokens[:count], tokens[count:]
+    return tokens, leading
+
+
+def _guarded(name: str, tokens: list[str]) -> int:
+    """Run a command; its errors become a line and an exit code."""
+    from fanin.domain.errors import FaninError, Unavailable
+
+    try:
+        return _run(name, tokens)
+    except KeyboardInterrupt:
+        return fail("interrupted", exits.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK  # the reader has seen enough
+    except FaninError as problem:
+        if "--debug" in tokens:
+            raise
+        return fail(str(problem), exits.UNAVAILABLE if isinstance(problem, Unavailable) else exits.USAGE)
+
+
+def _run(name: str, tokens: list[str]) -> int:
+    from cyclopts import App, CycloptsError
+
+    command = COMMANDS[name]
+    module = import_module(f"fanin.cli.{command.module}")
+    extra: dict[str, Any] = {}
+    if name == "map":
+        tokens, extra["command"], extra["inputs"] = module.split_command_line(tokens)
+    app = App(
+        name=f"fanin {name}", version_flags=(), help_flags=(), help_format="plaintext", result_action="return_value",
+        usage=f"Usage: {module.USAGE}" if hasattr(module, "USAGE") else None,
+    )  # fmt: skip
+    app.default(getattr(module, command.function))
+    if "--help" in tokens or "-h" in tokens:
+        app.help_print([])
+        return exits.OK
+    try:
+        function, bound, _ = app.parse_args(tokens, print_error=False, exit_on_error=False)
+    except CycloptsError as problem:
+        said = " ".join(str(problem).split())
+        return fail(f"{said} See: fanin {name} --help", exits.USAGE)
+    code: int = function(*bound.args, **{**bound.kwargs, **extra})
+    return code

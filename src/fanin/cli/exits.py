@@ -1,0 +1,13 @@
+"""The exit codes of every command, in one place. ``docs/cli.md`` lists them."""
+
+from __future__ import annotations
+
+OK = 0
+FAILED = 1
+"""The job failed, parts failed beyond what was tolerated, the ``--then`` command failed, or ``check`` found something."""
+USAGE = 2
+"""The command line is wrong, or the call was refused. Nothing was changed."""
+UNAVAILABLE = 3
+"""The database did not answer, after all retries. The same command can be said again."""
+INTERRUPTED = 130
+"""Ended by Ctrl-C or SIGTERM."""

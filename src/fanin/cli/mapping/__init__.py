@@ -1,0 +1,1 @@
+"""What is behind ``fanin map``: templates, inputs, processes, outputs and the terminal."""

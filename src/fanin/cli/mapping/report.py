@@ -1,0 +1,117 @@
+"""How the end of each part is told: on the terminal, as JSON lines, or as files in the ``--results`` folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import msgspec
+
+from fanin.cli.mapping.inputs import Item
+from fanin.cli.mapping.outputs import Done, Kept, Scratch
+from fanin.cli.mapping.plan import Plan
+from fanin.cli.mapping.screen import Screen
+from fanin.domain.model import Failure
+
+FAILURES_SHOWN = 10
+
+
+class Reporter:
+    """Tells of parts by their number, from 1. A failure is told once by one process."""
+
+    def __init__(self, plan: Plan, scratch: Scratch, screen: Screen, results: str | None) -> None:
+        self.plan = plan
+        self.scratch = scratch
+        self.screen = screen
+        self.results = results
+        self._told: set[int] = set()
+
+    def succeeded(self, number: int, done: Done, attempt: int | None = None) -> None:
+        """A part's commit was accepted."""
+        if self.results is not None:
+            self.write_files(number, done)
+        if self.screen.json:
+            self.screen.event(
+                event="part", number=number, item=self._item(number), status="succeeded", attempt=attempt,
+                seconds=done.seconds, outs=[self.scratch.final(name) for name in done.outs],
+                stdout=readable(done.stdout), stderr=readable(done.stderr),
+            )  # fmt: skip
+        elif self.results is None:
+            stdout, whole = self.scratch.read(done.stdout)
+            stderr, _ = self.scratch.read(done.stderr)
+            self.screen.output(stdout)
+            self.screen.output(stderr, error=True)
+            if not whole:
+                self.screen.problem(
+                    f"part {number} printed {done.stdout.size} bytes on another host; only the last {len(stdout)} are here"
+                )
+
+    def failed(self, failure: Failure) -> None:
+        """A part ended without a result."""
+        number = failure.idx + 1
+        if number in self._told:
+            return
+        self._told.add(number)
+        if self.screen.json:
+            self.screen.event(
+                event="part", number=number, item=self._item(number), status=failure.status,
+                attempt=failure.attempt, error=failure.message,
+            )  # fmt: skip
+            return
+        what, _, said = failure.message.partition("\n")
+        self.screen.problem(f"part {number} ({self._item(number)!r}) {failure.status}: {what or failure.type}")
+        if said:
+            self.screen.output(_indented(said), error=True)
+
+    def retried(self, number: int, attempt: int, message: str, delay: float) -> None:
+        """An attempt failed; the part will be tried again."""
+        what = message.partition("\n")[0]
+        self.screen.event(
+            event="retry", number=number, item=self._item(number), attempt=attempt, error=message, delay=round(delay, 3)
+        )
+        if not self.screen.json:
+            self.screen.note(f"part {number} ({self._item(number)!r}): {what}; again in {delay:.1f} s")
+
+    def rest(self, failures: list[Failure]) -> None:
+        """The failures that nobody has told yet, at the end; not more than a few."""
+        left = [failure for failure in failures if failure.idx + 1 not in self._told and failure.status == "failed"]
+        for failure in left if self.screen.json else left[:FAILURES_SHOWN]:
+            self.failed(failure)
+        if len(left) > FAILURES_SHOWN and not self.screen.json:
+            self.screen.problem(f"… and {len(left) - FAILURES_SHOWN} more failed parts")
+
+    def write_files(self, number: int, done: Done) -> None:
+        """NUMBER.stdout and NUMBER.stderr in the results folder. Written aside and renamed: never half a file."""
+        assert self.results is not None
+        for name, kept in (("stdout", done.stdout), ("stderr", done.stderr)):
+            path = os.path.join(self.results, f"{number}.{name}")
+            aside = f"{path}.{os.getpid()}"
+            source = None if kept.file is None else os.path.join(self.scratch.root, kept.file)
+            if source is not None and os.path.exists(source):
+                shutil.copyfile(source, aside)
+            else:
+                with open(aside, "wb") as file:
+                    file.write(kept.data)
+            os.replace(aside, path)
+
+    def has_files(self, number: int) -> bool:
+        assert self.results is not None
+        return os.path.exists(os.path.join(self.results, f"{number}.stderr"))
+
+    def _item(self, number: int) -> str:
+        return Item.of(self.plan.items[number - 1]).text if number <= len(self.plan.items) else "?"
+
+
+def readable(kept: Kept) -> str:
+    """Text for JSON; bytes that are not UTF-8 are written out."""
+    return kept.data.decode("utf-8", "backslashreplace")
+
+
+def failure_of(idx: int, status: str, attempt: int, error: str | None) -> Failure:
+    """A failure as it was reported by this process."""
+    said = msgspec.json.decode(error) if error else {}
+    return Failure(idx, status, attempt, said.get("type", ""), said.get("message", ""))
+
+
+def _indented(said: str) -> bytes:
+    return "".join(f"  | {line}\n" for line in said.splitlines()).encode("utf-8", "backslashreplace")
