@@ -30,10 +30,6 @@ class KeyConflict(Refused):
     """The same key was used before with another content."""
 
 
-class ResultConflict(Refused):
-    """The part already has another result from the same attempt."""
-
-
 class LimitExceeded(Refused):
     """A bound of ``fanin.domain.limits`` or of the application would be broken."""
 
