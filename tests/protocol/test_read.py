@@ -12,6 +12,7 @@ from fanin.domain.policy import Policy
 from fanin.protocol import lease, read
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
+    TASK,
     THEN,
     Clock,
     append,
@@ -207,8 +208,8 @@ def test_the_event_of_an_end_has_the_key_of_its_run(store: Store) -> None:
 
 @pytest.mark.parametrize("what", ["ready", "delayed", "held"])
 def test_a_backlog_is_anything_that_is_still_live_in_these_queues(store: Store, what: str) -> None:
-    def left(*queues: str) -> bool:
-        return store.read(lambda: read.backlog([0], list(queues)))
+    def left(*queues: str, tasks: list[str] | None = None) -> bool:
+        return store.read(lambda: read.backlog([0], queues, tasks or [TASK]))
 
     assert left("q", "other") is False
     make(store, 1, queue="other", delay=0.0)
@@ -219,6 +220,7 @@ def test_a_backlog_is_anything_that_is_still_live_in_these_queues(store: Store, 
     assert left("q") is True
     assert left("nothing", "other") is True
     assert left() is False
+    assert left("q", tasks=["unknown here"]) is False
 
 
 def test_nothing_is_left_when_every_part_has_ended(store: Store) -> None:
@@ -227,6 +229,6 @@ def test_nothing_is_left_when_every_part_has_ended(store: Store) -> None:
     job_id = make_open(store)
     append(store, job_id, 0, 1)
     cancel(store, job_id)
-    assert store.read(lambda: read.backlog([0], ["q"])) is True
+    assert store.read(lambda: read.backlog([0], ["q"], [TASK])) is True
     sweep_all(store)
-    assert store.read(lambda: read.backlog([0], ["q"])) is False
+    assert store.read(lambda: read.backlog([0], ["q"], [TASK])) is False

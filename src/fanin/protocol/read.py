@@ -121,10 +121,11 @@ def events(bucket: int, job_id: str) -> Txn[Rows]:
     return (yield SQL.events(bucket=bucket, id=job_id))
 
 
-def backlog(buckets: Iterable[int], queues: list[str]) -> Txn[bool]:
-    """Whether any part of these queues is still live: ready, delayed, or held."""
+def backlog(buckets: Iterable[int], queues: Iterable[str], tasks: list[str]) -> Txn[bool]:
+    """Whether any part of these tasks in these queues is still live: ready, delayed, or held."""
     for bucket in buckets:
-        ((some,),) = yield SQL.backlog(bucket=bucket, queues=queues)
-        if some:
-            return True
+        for queue in queues:
+            ((some,),) = yield SQL.backlog(bucket=bucket, queue=queue, tasks=tasks)
+            if some:
+                return True
     return False

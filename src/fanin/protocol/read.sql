@@ -81,12 +81,11 @@ SELECT event_key, seq, type, payload, at, published_at FROM fanin.outbox
 WHERE bucket = :bucket AND job_id = :id ORDER BY seq;
 
 -- name: backlog
--- Whether anything is left to do in these queues, now or later.
-SELECT EXISTS (SELECT 1 FROM fanin.part AS p JOIN
-    (SELECT unnest(:queues::text[]) AS queue) AS q ON p.queue = q.queue --pg
-    (SELECT value AS queue FROM json_each(:queues)) AS q ON p.queue = q.queue --lite
-    WHERE p.bucket = :bucket AND p.ready)
-    OR EXISTS (SELECT 1 FROM fanin.part AS p JOIN
-    (SELECT unnest(:queues::text[]) AS queue) AS q ON p.queue = q.queue --pg
-    (SELECT value AS queue FROM json_each(:queues)) AS q ON p.queue = q.queue --lite
-    WHERE p.bucket = :bucket AND p.status IN ('pending', 'running') AND NOT p.ready);
+-- Whether anything of these tasks is left to do in a queue, now or later.
+SELECT EXISTS (SELECT 1 FROM fanin.part WHERE bucket = :bucket AND queue = :queue AND ready
+        AND task = ANY(:tasks::text[])) --pg
+        AND task IN (SELECT value FROM json_each(:tasks))) --lite
+    OR EXISTS (SELECT 1 FROM fanin.part
+        WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND queue = :queue
+        AND task = ANY(:tasks::text[])); --pg
+        AND task IN (SELECT value FROM json_each(:tasks))); --lite

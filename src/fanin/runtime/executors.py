@@ -140,6 +140,7 @@ class Loop:
     def __init__(self, size: int, done: Done, store: Store) -> None:
         self._done = done
         self._store = store
+        self._slots = asyncio.Semaphore(size)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fanin-loop", daemon=True)
         self._thread.start()
@@ -151,11 +152,15 @@ class Loop:
         running.handle = self._loop.create_task(self._run(running))
 
     async def _run(self, running: Running) -> None:
-        if running.part.cancelled:
-            self._done(running, Outcome("lost"))
-            return
-        running.start()
-        self._done(running, await self._handle(running))
+        found = Outcome("lost")
+        try:
+            async with self._slots:
+                if not running.part.cancelled:
+                    running.start()
+                    found = await self._handle(running)
+        except asyncio.CancelledError:  # while it waited for its slot
+            pass
+        self._done(running, found)
 
     async def _handle(self, running: Running) -> Outcome:
         task, claim = running.task, running.claim

@@ -179,7 +179,7 @@ class Worker:
         self._news.clear()
 
     def _backlog(self) -> Txn[bool]:
-        return read.backlog(range(self.store.buckets), self.queues)
+        return read.backlog(range(self.store.buckets), self.queues, list(self.tasks))
 
     def _peek(self) -> bool:
         def anything() -> Txn[bool]:
