@@ -31,12 +31,13 @@ log = logging.getLogger("fanin")
 class Running:
     """A claimed part in the hands of this worker, from the claim to its settlement."""
 
-    __slots__ = ("claim", "deadline", "handle", "part", "renewed", "said", "started", "task")
+    __slots__ = ("claim", "claimed", "deadline", "handle", "part", "renewed", "said", "started", "task")
 
     def __init__(self, claim: Claim, task: Task[..., Any], store: Store, now: float) -> None:
         self.claim = claim
         self.task = task
         self.part = Part(claim, task.lease, store)
+        self.claimed = now
         self.renewed = now
         """Monotonic time before the claim or the last renewal was sent: the lease cannot end sooner than that."""
         self.started: float | None = None

@@ -37,6 +37,8 @@ AHEAD_SECONDS = 0.02
 LINGER_SECONDS = 0.004
 """Reports of short handlers wait so long for company, so that one commit carries many."""
 SHORT_SECONDS = 0.001
+HOARD_SECONDS = 1.0
+"""What was claimed ahead and has not begun by then is given back: the handlers turned out slower than they were."""
 
 
 OnPart = Callable[[Report, Settled], None]
@@ -84,6 +86,7 @@ class Worker:
         self._bell: Bell | None = None
         self._executors: dict[str, Threads | Loop | Processes] = {}
         self._average = 0.0
+        self._looked = 0.0
         self._turn = 0
         self._bucket = 0
         self.settled = 0
@@ -153,6 +156,7 @@ class Worker:
 
     def _round(self, until_idle: bool, until: Callable[[], bool] | None) -> bool:
         """Settle, claim, or wait. True when the work is over."""
+        self._give_back()
         room = self._room()
         if self._done and (room > 0 or self._ripe()):
             self._exchange(room)
@@ -173,7 +177,7 @@ class Worker:
     def _rest(self, busy: bool, poll: float) -> None:
         """Nothing to do: until a handler is done, or the bell rings. Both call `_wake`, which rings our bell."""
         if busy and self._room() <= 0:
-            self._news.wait(poll)
+            self._news.wait(min(poll, HOARD_SECONDS / 4))
         elif self._bell is not None and not self._news.is_set():
             self._bell.wait(poll)
         self._news.clear()
@@ -205,6 +209,18 @@ class Worker:
         if ahead >= self.batch and waiting > self.batch // 2:
             return 0
         return min(free, self.batch)
+
+    def _give_back(self) -> None:
+        """Parts that wait behind slow handlers are for other workers. Costs no attempt."""
+        now = time.monotonic()
+        if now < self._looked + HOARD_SECONDS / 4:
+            return
+        self._looked = now
+        for running in list(self._held.values()):
+            if running.started is None and not running.said and now - running.claimed >= HOARD_SECONDS:
+                self._average = max(self._average, HOARD_SECONDS)  # claim no further ahead until some are done
+                self._executors[running.task.mode].stop_work(running, replace=False)
+                self._say(running, Outcome("release"))
 
     def _ripe(self) -> bool:
         """Whether the reports should be committed without waiting for more."""
