@@ -35,13 +35,11 @@ def check(
                 screen.print(f"            {finding_line(finding)}", markup=False, soft_wrap=True)
         broken = [name for name, _, findings in found if findings]
         if common.json:
-            print_json({
-                "ok": not broken,
-                "checks": [
-                    {"name": name, "sentence": sentence, "violations": len(findings), "rows": [f.row for f in findings[:rows]]}
-                    for name, sentence, findings in found
-                ],
-            })  # fmt: skip
+            checks = [
+                {"name": name, "sentence": said, "violations": len(findings), "rows": [f.row for f in findings[:rows]]}
+                for name, said, findings in found
+            ]
+            print_json({"ok": not broken, "checks": checks})
         elif broken:
             screen.print(f"{len(broken)} of {len(found)} rules are broken: {', '.join(broken)}")
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 OK = 0
 FAILED = 1
-"""The job failed, parts failed beyond what was tolerated, the ``--then`` command failed, or ``check`` found something."""
+"""The job failed, more parts failed than tolerated, the ``--then`` command failed, or ``check`` found something."""
 USAGE = 2
 """The command line is wrong, or the call was refused. Nothing was changed."""
 UNAVAILABLE = 3

@@ -54,7 +54,13 @@ def jobs(
         from rich.markup import escape
 
         table.add_row(
-            short(row.id), escape(name(row)), f"[{colour}]{status(row)}[/]", done, failed, span(now - row.created_at), took
+            short(row.id),
+            escape(name(row)),
+            f"[{colour}]{status(row)}[/]",
+            done,
+            failed,
+            span(now - row.created_at),
+            took,
         )
     screen.print(table)
     return exits.OK

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import fanin
 
 
-def load_app(target: str) -> fanin.App:
+def load_app(target: str) -> fanin.App | fanin.AsyncApp:
     """Import ``module`` and return its ``app``. Raises `BadOption` with what to do about it."""
     import fanin
 
@@ -34,24 +34,22 @@ def load_app(target: str) -> fanin.App:
         wanted = problem.name or module_name
         if module_name == wanted or module_name.startswith(wanted + "."):
             raise BadOption(
-                f"there is no module {wanted!r}, neither in {here} nor installed: start in the folder that holds it, or set "
-                "PYTHONPATH"
+                f"there is no module {wanted!r}, neither in {here} nor installed: start in the folder that holds it, "
+                "or set PYTHONPATH"
             ) from None
         raise BadOption(f"{module_name} imports {wanted!r}, which is not installed:\n{_trace(problem)}") from problem
     except Exception as problem:
         raise BadOption(
             f"importing {module_name} failed with {type(problem).__name__}: {problem}\n{_trace(problem)}"
         ) from problem
-    found = module
+    found: object = module
     for name in attribute.split("."):
         if not hasattr(found, name):
             apps = sorted(key for key, value in vars(module).items() if isinstance(value, fanin.App | fanin.AsyncApp))
             known = f"it has: {', '.join(apps)}" if apps else "it has no fanin.App at its top level"
             raise BadOption(f"module {module_name} has no {attribute!r}; {known}")
         found = getattr(found, name)
-    if isinstance(found, fanin.AsyncApp):
-        found = getattr(found, "sync", found)
-    if not isinstance(found, fanin.App):
+    if not isinstance(found, fanin.App | fanin.AsyncApp):
         raise BadOption(f"{target} is a {type(found).__name__}, not a fanin.App")
     if not found.tasks:
         raise BadOption(f"{target} has no tasks: decorate a function with @{attribute}.task in {module_name}")

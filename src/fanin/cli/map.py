@@ -47,7 +47,9 @@ def map_(
     inputs: Annotated[list[str] | None, Parameter(parse=False)] = None,
     arg_file: Annotated[
         list[str] | None,
-        option("Read inputs from a file, one a line; - is standard input. May be repeated.", "--arg-file", "-a", group=JOB),
+        option(
+            "Read inputs from a file, one a line; - is standard input. May be repeated.", "--arg-file", "-a", group=JOB
+        ),
     ] = None,
     null: Annotated[
         bool, option("Inputs in files and pipes end with NUL, as from find -print0.", "--null", "-0", group=JOB)
@@ -56,12 +58,14 @@ def map_(
     then: Annotated[
         str | None,
         option(
-            "Run this when all inputs are done: once, with {outs}, {outs-file} and {failures}, and the parts' output as "
-            "its input.",
+            "Run this once when all inputs are done. In it: {outs}, {outs-file}, {failures}. Its standard input is "
+            "what all the commands printed, in order.",
             group=JOB,
         ),
     ] = None,
-    outdir: Annotated[str, option("Folder for the files that commands write to {out} (default: here).", group=JOB)] = ".",
+    outdir: Annotated[
+        str, option("Folder for the files that commands write to {out} (default: here).", group=JOB)
+    ] = ".",
     tolerate: Annotated[str | None, option("Failed parts that are still a success: 3, or 1%.", group=JOB)] = None,
     fail_fast: Annotated[bool, option("End the job at the first failure that is not tolerated.", group=JOB)] = False,
     give_up_after: Annotated[
@@ -70,7 +74,10 @@ def map_(
     key: Annotated[
         str | None,
         option(
-            "The job's key (default: follows from the command, the inputs and the folder).", "--key", "--name", group=JOB
+            "The job's key (default: follows from the command, the inputs and the folder).",
+            "--key",
+            "--name",
+            group=JOB,
         ),
     ] = None,
     jobs: Annotated[
@@ -96,15 +103,21 @@ def map_(
     quiet: Annotated[bool, option("No progress and no notes.", "--quiet", "-q", group=SHOW)] = False,
     common: Common = DEFAULT,
 ) -> int:
-    """Run COMMAND once for each INPUT, on all processors, and go on after any crash.
+    """Run COMMAND once for each INPUT, and go on after any crash.
 
-    Example: fanin map --then 'zip -q album.zip {outs}' -- 'convert {} -resize 400x {out}.jpg' ::: photos/*.png
+    Example: make small pictures, then put all of them into one file.
 
-    One string after -- is run by sh; several words are run as they are. Placeholders: {} the input, {.} without
-    extension, {/} base name, {//} folder, {/.} base name without extension, {#} number, {out} a file that gets its final
-    name when the part is done. Do not worry about quotes around them. Without any, the input is the last word.
+    fanin map --then 'zip -q all.zip {outs}' -- 'convert {} {out}.jpg' ::: *.png
 
-    The same command line in the same folder is the same job: it goes on where it was, in any number of terminals.
+    One string after -- is run by sh; several words are run as they are. In it:
+      {}    the input                     {.}   the input without its extension
+      {/}   its base name                 {/.}  its base name without extension
+      {//}  its folder                    {#}   its number, from 1
+      {out} a file for output: {out}.jpg becomes NAME.jpg when the part is done
+    Without any of them the input is the last word. Quotes around them do no harm.
+
+    The same command line in the same folder is the same job: it goes on where it
+    was, in as many terminals as you like.
     """
     from fanin.cli.mapping.drive import Drive, Options
     from fanin.cli.mapping.inputs import gather
@@ -123,7 +136,8 @@ def map_(
     options = Options(
         jobs=_at_least_one(jobs if jobs is not None else os.cpu_count() or 1, "-j"),
         attempts=_attempts(attempts), timeout=None if timeout is None else _timeout(timeout),
-        lease=check_lease(seconds(lease, "--lease")), again=again, redrive=redrive, keep_order=keep_order, results=results,
+        lease=check_lease(seconds(lease, "--lease")), again=again, redrive=redrive, keep_order=keep_order,
+        results=results,
     )  # fmt: skip
     plan = Plan(
         template, after, gather(inputs, arg_file or [], null), os.path.normpath(outdir), null, key, tolerate, fail_fast,

@@ -9,7 +9,8 @@ from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, option, print_json
 from fanin.domain import limits
 from fanin.domain.errors import BadOption, SchemaMismatch
-from fanin.stores import default_url, migrate as migrations, open_store
+from fanin.stores import default_url, open_store
+from fanin.stores import migrate as migrations
 
 if TYPE_CHECKING:
     from fanin.stores.postgres import PostgresStore
@@ -69,8 +70,8 @@ def _postgres(store: PostgresStore, check: bool, sql: bool, buckets: int | None,
             row = connection.execute(f"SELECT value FROM \"{store.schema}\".setting WHERE name = 'buckets'").fetchone()
             if row is not None and int(row[0]) != buckets:
                 raise BadOption(
-                    f"--buckets {buckets}: this schema was made with {row[0]}, which cannot be changed; make another schema "
-                    "(?fanin_schema=NAME in the URL)"
+                    f"--buckets {buckets}: this schema was made with {row[0]}, which cannot be changed; make another "
+                    "schema (?fanin_schema=NAME in the URL)"
                 )
     return _tell_applied(todo, "pg", where, common)
 
@@ -97,16 +98,13 @@ def _applied_in_file(path: str) -> list[int]:
 
 def _nothing() -> Any:
     """A transaction without statements: opening the file for it brings its tables up to date."""
-    return
-    yield
+    yield from ()
 
 
 def _tell_check(applied: list[int], dialect: str, where: str, common: Common) -> int:
     newest, known = max(applied, default=0), migrations.migrations(dialect)[-1].version
     if newest > known:
-        raise SchemaMismatch(
-            f"{where} has schema version {newest}, this fanin knows up to {known}: upgrade fanin here"
-        )
+        raise SchemaMismatch(f"{where} has schema version {newest}, this fanin knows up to {known}: upgrade fanin here")
     current = newest == known
     if common.json:
         print_json({"current": current, "version": newest, "needed": known})

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 def option(help: str, *names: str, group: Group | None = None) -> Parameter:
     """An option; its help says the default where there is one to say."""
-    placed = {} if group is None else {"group": group}
-    return Parameter(name=names or None, help=help, negative=(), show_default=False, **placed)
+    if group is None:
+        return Parameter(name=names or None, help=help, negative=(), show_default=False)
+    return Parameter(name=names or None, help=help, negative=(), show_default=False, group=group)
 
 
 COMMON = Group("Common options", sort_key=10)

@@ -136,7 +136,9 @@ def _show_part(app: fanin.App, job: fanin.Job, idx: int, common: Common) -> int:
         screen.print(text, markup=False, soft_wrap=True)
     for entry in found["history"]:
         said = (entry["error"] or {}).get("message", "")
-        screen.print(f"{moment(entry['at'])} attempt {entry['attempt']} {entry['what']} {said}", markup=False, soft_wrap=True)
+        screen.print(
+            f"{moment(entry['at'])} attempt {entry['attempt']} {entry['what']} {said}", markup=False, soft_wrap=True
+        )
         if trace := (entry["error"] or {}).get("traceback"):
             screen.print(trace, markup=False, soft_wrap=True)
     return exits.OK

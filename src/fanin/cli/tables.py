@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
+
 from fanin.domain.model import Finding, JobRow, Progress
 
 STATUS_COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "open": "cyan"}
@@ -46,8 +48,10 @@ def status(row: JobRow) -> str:
 
 
 def name(row: JobRow) -> str:
-    """What a person would call the job."""
-    made = row.key or row.task
+    """What a person would call the job: the command of a map, else its key, else its task."""
+    meta = msgspec.json.decode(row.meta) if row.meta else None
+    command = meta.get("command") if isinstance(meta, dict) and row.task == "fanin.map" else None
+    made = " ".join(command.split()) if command else row.key or row.task
     return made if len(made) <= 40 else made[:39] + "…"
 
 

@@ -31,7 +31,8 @@ def cancel(
     if common.json:
         print_json(job_facts(row, progress))
     else:
-        say(f"job {short(row.id)} cancelled" + ("" if did else " before") + f"; {progress.succeeded} parts had succeeded")
+        when = "cancelled" if did else "was cancelled before"
+        say(f"job {short(row.id)} {when}; {progress.succeeded} parts had succeeded")
     return exits.OK
 
 

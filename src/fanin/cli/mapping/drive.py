@@ -24,9 +24,9 @@ from fanin.cli.mapping.screen import Screen
 from fanin.domain import identity
 from fanin.domain.errors import KeyConflict, Unavailable
 from fanin.domain.model import JobRow, Progress, Report, Settled, Verdict
-from fanin.runtime.progress import Rate, line
 from fanin.protocol import read
 from fanin.runtime.joined import pages
+from fanin.runtime.progress import Rate, line
 from fanin.runtime.worker import Worker
 
 LOST_WORKERS = 20
@@ -129,7 +129,9 @@ class Drive:
         then = job.successor if self.plan.then and progress.status == "completed" else None
         if progress.failed + progress.abandoned > 0:
             run = job.redrive()
-            self.screen.note(f"run {run}: trying {progress.failed + progress.abandoned} parts again (job {short(job.id)})")
+            self.screen.note(
+                f"run {run}: trying {progress.failed + progress.abandoned} parts again (job {short(job.id)})"
+            )
         elif then is not None and then.progress().status == "failed":
             then.redrive()
             self.screen.note("starting the --then command again")
@@ -340,6 +342,8 @@ class Drive:
             )
         elif progress.failed:
             self.screen.note(f"{progress.failed} failed parts were tolerated; see: fanin show {short(job.id)}")
+        elif progress.total == 0:
+            self.screen.note("there were no inputs")
         elif self._worker is None and not self.options.redrive:
             self.screen.note("done before; --again runs it all once more")
 
@@ -357,8 +361,8 @@ class Drive:
 
     def _row(self, key: str) -> JobRow | None:
         job_id = identity.keyed_job_id(key)
-        found = self.app.store.read(lambda: read.job(self.app.store.bucket(job_id), job_id))
-        return found
+        bucket = self.app.store.bucket(job_id)
+        return self.app.store.read(lambda: read.job(bucket, job_id))
 
     def _ended(self, key: str) -> bool:
         row = self._row(key)

@@ -73,9 +73,7 @@ def split(stream: BinaryIO, null: bool, name: str) -> list[str]:
     lines = data.split(b"\n")
     if b"\0" in data:
         number = next(n for n, line in enumerate(lines, 1) if b"\0" in line)
-        raise BadOption(
-            f"{name}, line {number}: holds a NUL character; add -0 if the inputs are separated by NUL"
-        )
+        raise BadOption(f"{name}, line {number}: holds a NUL character; add -0 if the inputs are separated by NUL")
     return [os.fsdecode(line) for line in lines if line]
 
 

@@ -71,12 +71,12 @@ def shell_pieces(text: str, names: re.Pattern[str]) -> list[Piece]:
 
 def _scan(text: str, names: re.Pattern[str]) -> Iterator[Piece]:
     frames = ["plain"]  # plain, paren, double, single, ansi, tick; the innermost last
-    here_document = False
+    here_document = parens = False
     at = 0
     while at < len(text):
         frame, char = frames[-1], text[at]
         if char == "{" and (match := names.match(text, at)):
-            _refuse_unsafe(match[0], frames, here_document, text)
+            _refuse_unsafe(match[0], frames, here_document, parens, text)
             hole, at = _hole(text, match, "plain" if frame in ("plain", "paren") else frame)
             yield hole
             continue
@@ -95,7 +95,7 @@ def _scan(text: str, names: re.Pattern[str]) -> Iterator[Piece]:
                 frames.append("tick")
         elif text.startswith("$(", at):
             frames.append("paren")
-            step = 2
+            parens, step = True, 2
         elif char == '"':
             if frame == "double":
                 frames.pop()
@@ -106,6 +106,7 @@ def _scan(text: str, names: re.Pattern[str]) -> Iterator[Piece]:
                 frames.append("ansi" if text[at - 1 : at] == "$" else "single")
             elif char == "(":
                 frames.append("paren")
+                parens = True
             elif char == ")" and frame == "paren":
                 frames.pop()
             elif char == "#" and (at == 0 or text[at - 1] in " \t\n;&|()"):
@@ -118,22 +119,18 @@ def _scan(text: str, names: re.Pattern[str]) -> Iterator[Piece]:
         at += step
 
 
-def _refuse_unsafe(placeholder: str, frames: list[str], here_document: bool, text: str) -> None:
+def _refuse_unsafe(placeholder: str, frames: list[str], here_document: bool, parens: bool, text: str) -> None:
     if "tick" in frames:
-        raise BadOption(
-            f"{placeholder} stands inside `backquotes`, where no quoting is safe: write $(...) instead"
-        )
+        raise BadOption(f"{placeholder} stands inside `backquotes`, where no quoting is safe: write $(...) instead")
     if "ansi" in frames:
-        raise BadOption(
-            f"{placeholder} stands inside $'...', where no quoting is safe: use other quotes, or none"
-        )
+        raise BadOption(f"{placeholder} stands inside $'...', where no quoting is safe: use other quotes, or none")
     if here_document:
         raise BadOption(
             f"{placeholder} stands after a here document (<<): put the text in a file or a script of its own"
         )
-    if "paren" in frames and re.search(r"\bcase\b", text):
+    if parens and re.search(r"\bcase\b", text):
         raise BadOption(
-            f"{placeholder} stands inside (...) of a command with `case`: put the command in a script"
+            f"{placeholder} stands after (...) in a command with `case`, whose parentheses do not pair: put the command in a script"
         )
 
 

@@ -43,7 +43,7 @@ class Reporter:
             self.screen.output(stderr, error=True)
             if not whole:
                 self.screen.problem(
-                    f"part {number} printed {done.stdout.size} bytes on another host; only the last {len(stdout)} are here"
+                    f"part {number} printed {done.stdout.size} bytes on another host; the last {len(stdout)} are here"
                 )
 
     def failed(self, failure: Failure) -> None:

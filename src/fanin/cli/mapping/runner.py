@@ -115,8 +115,8 @@ class Runner:
                 self.scratch.promote(done)
                 if missing := self.scratch.missing(done):
                     raise CommandGivenUp(
-                        f"the output {missing[0]} of part {idx + 1} is not on this host: let all hosts write to one shared "
-                        "folder (--outdir), then say the same command with --redrive"
+                        f"the output {missing[0]} of part {idx + 1} is not on this host: let all hosts write to one "
+                        "shared folder (--outdir), then say the same command with --redrive"
                     )
                 outs += [self.scratch.final(name) for name in done.outs]
                 self._collect(collected, idx, done)
@@ -129,9 +129,7 @@ class Runner:
             found = self._run(command, place, {"FANIN_FAILURES": failures}, stdin=collected)
         if not found.ok:
             raise CommandGivenUp(_message(str(found), place))
-        done_then = ThenDone(
-            round(found.seconds, 3), socket.gethostname(), place.keep("stdout"), place.keep("stderr")
-        )
+        done_then = ThenDone(round(found.seconds, 3), socket.gethostname(), place.keep("stdout"), place.keep("stderr"))
         self.ran_then = True
         if done_then.stdout.file is None and done_then.stderr.file is None:
             place.remove()
@@ -154,7 +152,8 @@ class Runner:
         try:
             with open(place.stream("stdout"), "wb") as stdout, open(place.stream("stderr"), "wb") as stderr:
                 found = run(
-                    command, environment, stdout, stderr, self.guardian, timeout=None if stdin is not None else self.timeout,
+                    command, environment, stdout, stderr, self.guardian,
+                    timeout=None if stdin is not None else self.timeout,
                     unwanted=lambda: part.cancelled or self.stopping.is_set(), stdin=stdin,
                 )  # fmt: skip
         except (OSError, ValueError) as problem:
@@ -213,8 +212,8 @@ class Runner:
                 shutil.copyfileobj(file, collected)
         except OSError as problem:
             raise CommandGivenUp(
-                f"the standard output of part {idx + 1} ({done.stdout.size} bytes) is kept in {done.stdout.file}, which is "
-                f"not on this host: {problem.strerror}"
+                f"the standard output of part {idx + 1} ({done.stdout.size} bytes) is kept in {done.stdout.file}, "
+                f"which is not on this host: {problem.strerror}"
             ) from None
 
 
@@ -249,6 +248,8 @@ def _cannot_start(command: str | list[str], problem: Exception) -> str:
     if isinstance(problem, OSError) and problem.errno == errno.E2BIG:
         return f"{name}: the command line is too long; with --then use {{outs-file}} in place of {{outs}}"
     if isinstance(problem, FileNotFoundError):
-        return f"{name}: no such program. Several words after -- are run without a shell; for shell syntax give one string"
+        return (
+            f"{name}: no such program. Several words after -- are run without a shell; for shell syntax give one string"
+        )
     said = problem.strerror if isinstance(problem, OSError) else str(problem)
     return f"{name} cannot be started: {said}"

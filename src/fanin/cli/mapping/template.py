@@ -56,9 +56,7 @@ def part_template(command: Sequence[str], shell: bool) -> Template:
     words = _pieces(list(command), use_shell, PART_HOLES)
     source = " ".join(command)
     if match := THEN_HOLES.search(source):
-        raise BadOption(
-            f"{match[0]} belongs in the --then command; in the command of the parts write {{out}}"
-        )
+        raise BadOption(f"{match[0]} belongs in the --then command; in the command of the parts write {{out}}")
     if not any(isinstance(p, Hole) and p.name != "out" for word in words for p in word):
         if use_shell:
             words[0] += [" ", Hole("", "plain")]
@@ -74,9 +72,7 @@ def then_template(command: str, has_out: bool) -> Template:
     words = _pieces([command], True, THEN_HOLES)
     for hole in Template(True, words, command).holes():
         if hole.name == "outs" and hole.quoting != "plain":
-            raise BadOption(
-                "--then: write {outs} without quotes around it: it becomes several words, each quoted"
-            )
+            raise BadOption("--then: write {outs} without quotes around it: it becomes several words, each quoted")
         if hole.name != "failures" and not has_out:
             raise BadOption(
                 f"--then uses {{{hole.name}}}, but the command writes no {{out}}: write its output to {{out}}"
