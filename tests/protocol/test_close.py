@@ -203,7 +203,7 @@ def test_no_part_of_a_closed_job_is_handed_out(store: Store) -> None:
     cancel(store, job_id)
     assert [c.job_id for c in claim(store, 2)] == [other, other]
     assert claim(store) == []
-    assert sweep(store, job_id, 0) == 136
+    assert sweep(store, job_id, 0) == 128
     assert claim(store) == []
 
 

@@ -98,6 +98,8 @@ def embedded(connection: apsw.Connection, url: str) -> list[int]:
 def postgres(connection: Any, schema: str, url: str, buckets: int = 1) -> list[int]:
     """Bring a PostgreSQL schema up to date on a psycopg connection in autocommit mode. Returns what was applied."""
     with connection.transaction():
+        # Whatever the database's default is: a snapshot older than the lock would not see what another call has done.
+        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", ["fanin migrate " + schema])
         applied = applied_postgres(connection, schema)
         if max(applied, default=0) > migrations("pg")[-1].version:

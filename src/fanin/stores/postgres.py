@@ -14,7 +14,7 @@ import select
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors, sql
@@ -70,7 +70,7 @@ class Target:
         self.schema = query.pop("fanin_schema", "fanin")
         self.pooled = query.pop("fanin_pooler", "none") == "transaction"
         self.listen_url = query.pop("fanin_listen", None) or os.environ.get("FANIN_LISTEN_URL")
-        self.conninfo = urlunsplit(parts._replace(query=urlencode(query)))
+        self.conninfo = urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
         if not self.schema.isidentifier() or self.schema != self.schema.lower() or len(self.schema) > 50:
             raise BadOption(
                 f"fanin_schema={self.schema!r}: use a name of lower-case letters, digits and underscores, up to 50"
