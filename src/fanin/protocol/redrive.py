@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fanin.domain.errors import NotAllowedNow, UnknownJob
-from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.steps import Again, Room, Txn, one
 
 SQL = Room("redrive")
 
@@ -37,6 +37,11 @@ def redrive(
         return int(standing)
     if status not in ("completed", "failed", "cancelled"):
         raise NotAllowedNow(f"job {job_id} is {status} (run {run}): it can be redriven when it has ended")
+    counted = yield SQL.count_ended(
+        bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ())
+    )
+    if one(counted)[0] != len(parts):  # the late ones must be locked before the stripes, like the others
+        raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after))
     unswept = sum(remaining for _, remaining, _ in stripes)
     if chosen is not None and (missing := sorted(set(chosen) - {row[0] for row in parts})):
         raise NotAllowedNow(f"job {job_id}: parts {missing[:10]} are neither failed nor abandoned")

@@ -18,6 +18,15 @@ WHERE bucket = :bucket AND job_id = :job_id ORDER BY stripe
 FOR NO KEY UPDATE --pg
 ;
 
+-- name: count_ended
+-- How many parts there are to run again, asked under the stripes' locks: one may have ended, or been swept, after the
+-- parts were locked. No other can follow while the stripes are held.
+SELECT count(*) FROM fanin.part
+WHERE bucket = :bucket AND job_id = :job_id AND status IN ('failed', 'abandoned')
+    AND (:everything OR idx = ANY(:chosen::int[])) --pg
+    AND (:everything OR idx IN (SELECT value FROM json_each(:chosen))) --lite
+;
+
 -- name: standing
 -- The job under those locks.
 SELECT status, run, queue FROM fanin.job WHERE bucket = :bucket AND id = :job_id
