@@ -64,7 +64,8 @@ def decode(text: str) -> Policy:
 def tolerated(policy: Policy, total: int) -> float:
     """How many failures of ``total`` parts are still a success."""
     if policy.tolerate_percent is not None:
-        return total * policy.tolerate_percent / 100.0
+        # Rounded, because 32.3 % of 1 000 is 322.99999999999994 in floating point.
+        return round(total * policy.tolerate_percent / 100.0, 6)
     return float(policy.tolerate)
 
 
