@@ -1,0 +1,119 @@
+"""Rows of figures as a table: medians over the runs, each beside the limit measured between them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.end_to_end import Setting
+
+Row = dict[str, Any]
+
+
+class Column(NamedTuple):
+    key: str
+    heading: str
+    form: Callable[[Any], str]
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value * 1000:.1f} ms"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.3f}"
+
+
+class Kind(NamedTuple):
+    title: str
+    columns: list[Column]
+
+
+SPEED = Kind(
+    "Parts per second, end to end (medians)",
+    [
+        Column("database", "database", str),
+        Column("workers", "workers", str),
+        Column("submit_parts_per_second", "submitted /s", _count),
+        Column("parts_per_second", "total /s", _count),
+        Column("limit_parts_per_second", "limit /s", _count),
+        Column("share_of_limit", "of the limit", _percent),
+        Column("first_part_seconds", "first part", _milliseconds),
+        Column("join_seconds", "join", _milliseconds),
+        Column("worker_cpu_per_1000", "worker CPU s/1000", _decimal),
+        Column("server_cpu_per_1000", "server CPU s/1000", _decimal),
+        Column("submit_peak_megabytes", "submitter MB", _count),
+        Column("worker_peak_megabytes", "worker MB", _count),
+        Column("efficiency", "of the ideal", _percent),
+    ],
+)
+IDLE = Kind(
+    "One worker without work",
+    [
+        Column("database", "database", str),
+        Column("transactions_per_second", "transactions /s", _decimal),
+        Column("cpu_share", "of one core", lambda share: f"{share:.2%}"),
+    ],
+)
+PICKUP = Kind(
+    "From the call of submit to the start of the handler, idle worker",
+    [
+        Column("database", "database", str),
+        Column("p50_seconds", "half within", _milliseconds),
+        Column("p99_seconds", "99 % within", _milliseconds),
+        Column("worst_seconds", "worst", _milliseconds),
+    ],
+)
+MEMORY = Kind(
+    "Peak memory, two workers",
+    [
+        Column("database", "database", str),
+        Column("parts", "parts", _count),
+        Column("submit_peak_megabytes", "submitter MB", _count),
+        Column("worker_peak_megabytes", "worker MB", _count),
+    ],
+)
+
+
+def row(database: str, setting: Setting, runs: list[Row], limits: list[Row]) -> Row:
+    """Medians of the runs and of the limit, and the median of their quotients run by run."""
+    shares = [run["parts_per_second"] / raw["parts_per_second"] for run, raw in zip(runs, limits, strict=False)]
+    return {
+        "database": database,
+        **asdict(setting),
+        **_medians(runs),
+        **{f"limit_{key}": value for key, value in _medians(limits).items()},
+        "share_of_limit": statistics.median(shares) if shares else None,
+        "runs": runs,
+        "limits": limits,
+    }
+
+
+def _medians(runs: list[Row]) -> Row:
+    keys = runs[0] if runs else []
+    return {key: None if runs[0][key] is None else statistics.median(run[key] for run in runs) for key in keys}
+
+
+def show(kind: Kind, rows: list[Row], console: Console) -> None:
+    """Print a table. A column that nothing is known of is left out."""
+    table = Table(title=kind.title)
+    known = [column for column in kind.columns if any(each.get(column.key) is not None for each in rows)]
+    for column in known:
+        table.add_column(column.heading, justify="left" if column.key == "database" else "right")
+    for each in rows:
+        values = [(column, each.get(column.key)) for column in known]
+        table.add_row(*("-" if value is None else column.form(value) for column, value in values))
+    console.print(table)
