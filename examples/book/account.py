@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +21,12 @@ def take(job: fanin.Job, wall_seconds: float) -> dict[str, Any]:
     assert successor is not None, "taken after the book is bound"
     book = successor.result()
     chapters = list(job.results())
+    checked = subprocess.run([sys.executable, "-m", "fanin", "check", "--json"], stdout=subprocess.PIPE, check=False)
+    rules = json.loads(checked.stdout)["checks"]
     return job.account() | {
         "results": len(chapters),
+        "rules": len(rules),
+        "rules_broken": [rule["sentence"] for rule in rules if rule["violations"]],
         "pages": book.pages,
         "book": book.path,
         "wall_seconds": round(wall_seconds, 2),
@@ -38,6 +45,7 @@ def table(account: dict[str, Any], workers: int, one_worker_seconds: float | Non
         "ends": account["ends"],
         "events": account["events"],
         "successors": account["successors"],
+        "fanin check": f"{account['rules'] - len(account['rules_broken'])} of {account['rules']} rules hold",
         "pages of the book": f"{account['pages']:,}",
         f"with {workers} workers": f"{wall:.1f} s; the parts {parts:.1f} s, the binding {wall - parts:.1f} s",
     }
@@ -56,6 +64,7 @@ def broken_promises(job: fanin.Job, account: dict[str, Any], faults: bool) -> It
     for name in ("ends", "events", "successors"):
         if account[name] != 1:
             yield f"the job has {account[name]} {name}, not 1"
+    yield from (f"broken: {rule}" for rule in account["rules_broken"])
     if account["results"] != account["parts"]:
         yield f"{account['results']} of {account['parts']} parts have a result"
     if faults and account["leases_lost"] < 2:

@@ -42,11 +42,11 @@ class Worker:
         command = [sys.executable, "-m", "fanin", "work", "examples.book.tasks:app"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--processes", "1", "--concurrency", "1"], stdout=log, stderr=log, start_new_session=True
+                [*command, "--processes", "1", "--concurrency", "1"], stdout=log, stderr=log
             )
 
     def signal(self, number: signal.Signals) -> None:
-        os.killpg(self.process.pid, number)
+        os.kill(self.process.pid, number)
 
     def in_hand(self) -> Draft | None:
         """What this worker is printing now."""
