@@ -1,0 +1,324 @@
+"""A TCP proxy before PostgreSQL that reads the protocol, to cut connections where it hurts: around COMMIT.
+
+    with PgProxy(("127.0.0.1", 5432)) as proxy:
+        proxy.cut_next_commit("reply")          # the server commits, the client never hears of it
+        store = open_store(f"postgresql://me@127.0.0.1:{proxy.port}/db")
+
+The kinds of cut: ``request``: the server never gets the COMMIT, and both sides are cut. ``reply``: it commits, and the
+client is cut. ``late``: the client is cut at once, the server gets the COMMIT after ``late_seconds``.
+TLS is refused on the client's behalf, since nothing could be read in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Self
+
+CUTS = ("request", "reply", "late")
+_ENCRYPTION_REQUESTS = (80877103, 80877104)
+_CHUNK = 65536
+_READY = b"Z\0\0\0\x05"
+
+Address = tuple[str, int] | str
+"""(host, port), or the path of a Unix socket."""
+
+
+class PgProxy:
+    """Listens on 127.0.0.1:``port``. A context manager; leaving it cuts what is still connected.
+
+    seed: for the random cuts of `cut_commits`. late_seconds: how late a ``late`` COMMIT arrives.
+    """
+
+    def __init__(self, target: Address, *, seed: int | None = None, late_seconds: float = 0.3) -> None:
+        self.target = target
+        self.late_seconds = late_seconds
+        self.counts: Counter[str] = Counter()
+        """connections, messages (of clients), commits (seen), cut_request, cut_reply, cut_late, cut_message, resets."""
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._next: deque[str] = deque()
+        self._share = 0.0
+        self._kinds: Sequence[str] = CUTS
+        self._delay = 0.0
+        self._at_message: int | None = None
+        self._open = threading.Event()
+        self._open.set()
+        self._links: set[_Link] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, name="pg-proxy", daemon=True)
+
+    # What a test asks for.
+
+    def cut_next_commit(self, *kinds: str) -> None:
+        """Cut the next COMMITs that come by, one for each kind."""
+        _check(kinds)
+        with self._lock:
+            self._next.extend(kinds)
+
+    def cut_commits(self, share: float, kinds: Sequence[str] = CUTS) -> None:
+        """From now on cut this share of all COMMITs (0 to 1), in ways drawn at random."""
+        _check(kinds)
+        with self._lock:
+            self._share, self._kinds = share, tuple(kinds)
+
+    def cut_at_message(self, number: int) -> None:
+        """Cut a connection instead of passing on its ``number``-th message of the client, from 1; once."""
+        with self._lock:
+            self._at_message = number
+
+    def delay(self, seconds: float) -> None:
+        """Hold everything back for so long, in both directions; 0 ends it."""
+        self._delay = seconds
+
+    def black_hole(self, on: bool = True) -> None:
+        """Keep connections open and let nothing through, until turned off."""
+        if on:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    def reset(self) -> int:
+        """Cut every connection, with a reset. Returns how many there were."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut()
+        self.counts["resets"] += len(links)
+        return len(links)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._open.set()
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut()
+
+    # What the connections ask.
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.counts["connections"] += 1
+            _Link(self, client).start()
+
+    def _verdict(self, number: int, is_commit: bool) -> str | None:
+        """What happens to the client's message ``number``: None, a kind of cut, or ``message``."""
+        with self._lock:
+            self.counts["messages"] += 1
+            if self._at_message == number:
+                self._at_message = None
+                self.counts["cut_message"] += 1
+                return "message"
+            if not is_commit:
+                return None
+            self.counts["commits"] += 1
+            kind = None
+            if self._next:
+                kind = self._next.popleft()
+            elif self._share and self._random.random() < self._share:
+                kind = self._random.choice(self._kinds)
+            if kind is not None:
+                self.counts[f"cut_{kind}"] += 1
+            return kind
+
+
+class _Link:
+    """One client's connection and the one to the server behind it."""
+
+    def __init__(self, proxy: PgProxy, client: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server: socket.socket | None = None
+        self._answered = threading.Event()
+        self._deaf = False
+        """The client is cut or shall hear nothing more."""
+        self._commits: set[bytes] = set()
+        """Prepared statements that are a COMMIT."""
+
+    def start(self) -> None:
+        threading.Thread(target=self._serve, name="pg-proxy-link", daemon=True).start()
+
+    def cut(self) -> None:
+        _reset(self._client)
+        if self._server is not None:
+            _reset(self._server)
+
+    def _serve(self) -> None:
+        with self._proxy._lock:
+            self._proxy._links.add(self)
+        back: threading.Thread | None = None
+        try:
+            self._server = _connect(self._proxy.target)
+            self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            back = threading.Thread(target=self._replies, name="pg-proxy-replies", daemon=True)
+            if (start := self._startup()) is not None:
+                self._server.sendall(start)
+                back.start()
+                self._requests()
+        except OSError:
+            pass
+        finally:
+            self.cut()
+            if back is not None and back.ident is not None:
+                back.join()
+            with self._proxy._lock:
+                self._proxy._links.discard(self)
+
+    def _startup(self) -> bytes | None:
+        """The client's first message, after telling it that there is no encryption here."""
+        while True:
+            head = _exactly(self._client, 8)
+            if head is None:
+                return None
+            length, code = struct.unpack("!ii", head)
+            if code not in _ENCRYPTION_REQUESTS:
+                rest = _exactly(self._client, length - 8)
+                return None if rest is None else head + rest
+            self._client.sendall(b"N")
+
+    def _requests(self) -> None:
+        assert self._server is not None
+        buffer = b""
+        number = 0
+        while chunk := self._client.recv(_CHUNK):
+            self._hold()
+            buffer += chunk
+            passed = 0
+            while (size := _message_size(buffer, passed)) is not None:
+                message = buffer[passed : passed + size]
+                number += 1
+                kind = self._proxy._verdict(number, self._is_commit(message))
+                if kind is not None:
+                    self._server.sendall(buffer[:passed])
+                    self._cut(kind, buffer[passed:])
+                    return
+                passed += size
+            if passed:
+                self._server.sendall(buffer[:passed])
+                buffer = buffer[passed:]
+
+    def _is_commit(self, message: bytes) -> bool:
+        """A simple query, or the execution of a statement prepared for it. libpq binds and executes in one go."""
+        kind, body = message[:1], message[5:]
+        if kind == b"Q":
+            return _says_commit(body)
+        if kind == b"P":
+            name, _, rest = body.partition(b"\0")
+            self._commits.discard(name)
+            if _says_commit(rest):
+                self._commits.add(name)
+        if kind == b"B":
+            return body.split(b"\0", 2)[1] in self._commits
+        return False
+
+    def _cut(self, kind: str, rest: bytes) -> None:
+        """``rest`` begins with the message that carries the COMMIT."""
+        assert self._server is not None
+        if kind in ("request", "message"):
+            return
+        # A Bind without its Execute and Sync does nothing: the whole request belongs together.
+        while not _is_whole(rest):
+            if not (more := self._client.recv(_CHUNK)):
+                return
+            rest += more
+        self._deaf = True
+        if kind == "late":
+            _reset(self._client)
+            time.sleep(self._proxy.late_seconds)
+        self._server.sendall(rest)
+        self._answered.wait(10)
+
+    def _replies(self) -> None:
+        assert self._server is not None
+        tail = b""
+        try:
+            while chunk := self._server.recv(_CHUNK):
+                if self._deaf:
+                    tail = tail[-16:] + chunk
+                    if _READY in tail:
+                        self._answered.set()
+                    continue
+                self._hold()
+                self._client.sendall(chunk)
+        except OSError:
+            pass
+        self._answered.set()
+        if not self._deaf:
+            _reset(self._client)
+
+    def _hold(self) -> None:
+        if self._proxy._delay:
+            time.sleep(self._proxy._delay)
+        self._proxy._open.wait()
+
+
+def _check(kinds: Sequence[str]) -> None:
+    for kind in kinds:
+        if kind not in CUTS:
+            raise ValueError(f"{kind!r} is no kind of cut: {', '.join(CUTS)}")
+
+
+def _connect(target: Address) -> socket.socket:
+    if isinstance(target, str):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(target)
+        return server
+    server = socket.create_connection(target, timeout=10)
+    server.settimeout(None)
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return server
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            return None
+        data += chunk
+    return data
+
+
+def _message_size(buffer: bytes, at: int) -> int | None:
+    """Type byte and length of the message that begins ``at``, if all of it is there."""
+    if len(buffer) < at + 5:
+        return None
+    size = 1 + int.from_bytes(buffer[at + 1 : at + 5], "big")
+    return size if len(buffer) >= at + size else None
+
+
+def _says_commit(body: bytes) -> bool:
+    return body.split(b"\0", 1)[0].strip().rstrip(b";").upper() == b"COMMIT"
+
+
+def _is_whole(rest: bytes) -> bool:
+    """Whether a request can be answered: a simple query, or a group that ends with Sync."""
+    return rest[:1] == b"Q" or rest.endswith(b"S\0\0\0\x04")
+
+
+def _reset(connection: socket.socket) -> None:
+    """Close with RST, so that the other side finds out at once; also wakes a thread that reads from it."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
