@@ -7,8 +7,10 @@ is lost and it obeyed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
+import signal
 import sys
 import threading
 import time
@@ -27,11 +29,13 @@ from fanin.stores.base import Store
 
 log = logging.getLogger("fanin")
 
+CLOSE_SECONDS = 2.0
+
 
 class Running:
     """A claimed part in the hands of this worker, from the claim to its settlement."""
 
-    __slots__ = ("claim", "claimed", "deadline", "handle", "part", "renewed", "said", "started", "task")
+    __slots__ = ("claim", "claimed", "deadline", "handle", "part", "renewed", "said", "sent", "started", "task")
 
     def __init__(self, claim: Claim, task: Task[..., Any], store: Store, now: float) -> None:
         self.claim = claim
@@ -44,6 +48,8 @@ class Running:
         self.deadline: float | None = None
         self.said = False
         """Whether its outcome is known; whatever comes later is not heard."""
+        self.sent = False
+        """Whether its report is in a transaction now, which holds the row."""
         self.handle: Any = None
 
     def start(self) -> None:
@@ -75,7 +81,9 @@ class Threads:
         self._done = done
         self._store = store
         self._size = size
-        self._given_up: set[Running] = set()
+        self._lock = threading.Lock()
+        self._busy: set[Running] = set()
+        """Whose thread is still ours. The thread and the one who gives it up take the entry out: the first counts."""
         self._threads = 0
 
     def submit(self, running: Running) -> None:
@@ -86,8 +94,7 @@ class Threads:
     def stop_work(self, running: Running, *, replace: bool) -> None:
         """Ask the handler to stop; ``replace`` its thread if it is in one."""
         running.part.tell_lost()
-        if replace and running.started is not None:
-            self._given_up.add(running)
+        if replace and self._take(running):
             self._spawn()
 
     def take_back(self) -> list[Running]:
@@ -105,20 +112,30 @@ class Threads:
         for _ in range(self._threads):
             self._ready.put(None)
 
+    def _take(self, running: Running) -> bool:
+        with self._lock:
+            ours = running in self._busy
+            self._busy.discard(running)
+            return ours
+
     def _spawn(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._loop, name=f"fanin-handler-{self._threads}", daemon=True).start()
+        with self._lock:
+            self._threads += 1
+            name = f"fanin-handler-{self._threads}"
+        threading.Thread(target=self._loop, name=name, daemon=True).start()
 
     def _loop(self) -> None:
         while (running := self._ready.get()) is not None:
             if running.part.cancelled:
                 self._done(running, Outcome("lost"))
                 continue
+            with self._lock:
+                self._busy.add(running)
             running.start()
             found = run_handler(running.task, running.claim, running.part, self._store)
-            if running in self._given_up:
-                self._given_up.discard(running)
-                self._threads -= 1
+            if not self._take(running):
+                with self._lock:
+                    self._threads -= 1
                 return
             self._done(running, found)
 
@@ -141,26 +158,36 @@ class Loop:
     def __init__(self, size: int, done: Done, store: Store) -> None:
         self._done = done
         self._store = store
-        self._slots = asyncio.Semaphore(size)
+        self._lock = threading.Lock()
+        self._waiting: set[Running] = set()
+        self._places = asyncio.Semaphore(size)
+        self._closing = threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fanin-loop", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="fanin-loop", daemon=True)
         self._thread.start()
 
     def submit(self, running: Running) -> None:
+        with self._lock:
+            self._waiting.add(running)
         self._loop.call_soon_threadsafe(self._create, running)
 
     def _create(self, running: Running) -> None:
         running.handle = self._loop.create_task(self._run(running))
+        running.handle.add_done_callback(lambda task: self._ended(running, task))
+
+    def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
+        # One that was cancelled before its first step, or while it waited for a place, has not spoken itself.
+        if task.cancelled():
+            self._done(running, Outcome("lost"))
 
     async def _run(self, running: Running) -> None:
-        found = Outcome("lost")
-        try:
-            async with self._slots:
-                if not running.part.cancelled:
-                    running.start()
-                    found = await self._handle(running)
-        except asyncio.CancelledError:  # while it waited for its slot
-            pass
+        async with self._places:
+            with self._lock:
+                if running not in self._waiting:
+                    return  # taken back
+                self._waiting.discard(running)
+            running.start()
+            found = await self._handle(running)
         self._done(running, found)
 
     async def _handle(self, running: Running) -> Outcome:
@@ -194,10 +221,31 @@ class Loop:
             running.handle.cancel()
 
     def take_back(self) -> list[Running]:
-        return []
+        """The parts that wait for a place."""
+        with self._lock:
+            taken = list(self._waiting)
+            self._waiting.clear()
+        return taken
 
     def close(self) -> None:
+        """Cancel what is left. A handler that blocks the loop cannot be ended; its thread is left behind."""
+        self._closing.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._loop.run_forever()
+            except BaseException:  # SystemExit in a task that a handler has started ends run_forever
+                log.exception("a task that a handler has started tried to end the event loop")
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=CLOSE_SECONDS))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
 
 
 class Processes:
@@ -214,7 +262,9 @@ class Processes:
 
         self._done = done
         self._store = store
-        self._pool = ProcessPool(max_workers=size, context=multiprocessing.get_context("spawn"))
+        self._pool = ProcessPool(
+            max_workers=size, context=multiprocessing.get_context("spawn"), initializer=leave_signals_to_parent
+        )
 
     def submit(self, running: Running) -> None:
         task, claim = running.task, running.claim
@@ -253,6 +303,13 @@ class Processes:
 
     def close(self) -> None:
         self._pool.stop()  # type: ignore[no-untyped-call]
+        with contextlib.suppress(TimeoutError):
+            self._pool.join(CLOSE_SECONDS)
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C goes to all processes of a terminal. The worker drains then; its handlers are not to fail of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_in_child(where: tuple[str, str], name: str, url: str, claim: Claim, lease: float) -> Outcome:

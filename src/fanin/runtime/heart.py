@@ -66,11 +66,14 @@ class Heart:
                 log.exception("heartbeat failed; trying again")
 
     def beat(self) -> None:
-        """Renew every lease of which a third has passed since its claim or last renewal was sent."""
+        """Renew every lease of which a third has passed since its claim or last renewal was sent.
+
+        Also of parts whose report waits for the database; but not of one in a transaction: its row is locked.
+        """
         now = time.monotonic()
         due: dict[int, list[Running]] = {}
         for running in self._held():
-            if not running.said and not running.part.cancelled and self._age(running, now) >= RENEW_SHARE:
+            if not running.sent and not running.part.cancelled and self._age(running, now) >= RENEW_SHARE:
                 due.setdefault(running.claim.bucket, []).append(running)
         for bucket, group in due.items():
             self._renew(bucket, group)

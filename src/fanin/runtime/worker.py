@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fanin.domain import identity, limits
@@ -86,6 +86,7 @@ class Worker:
         self._bell: Bell | None = None
         self._executors: dict[str, Threads | Loop | Processes] = {}
         self._average = 0.0
+        self._resting = False
         self._looked = 0.0
         self._turn = 0
         self._bucket = 0
@@ -176,11 +177,17 @@ class Worker:
 
     def _rest(self, busy: bool, poll: float) -> None:
         """Nothing to do: until a handler is done, or the bell rings. Both call `_wake`, which rings our bell."""
-        if busy and self._room() <= 0:
-            self._news.wait(min(poll, HOARD_SECONDS / 4))
-        elif self._bell is not None and not self._news.is_set():
-            self._bell.wait(poll)
-        self._news.clear()
+        self._resting = True
+        try:
+            if self._done:
+                return  # said after we had looked, by somebody who could not know that we rest
+            if busy and self._room() <= 0:
+                self._news.wait(min(poll, HOARD_SECONDS / 4))
+            elif self._bell is not None and not self._news.is_set():
+                self._bell.wait(poll)
+        finally:
+            self._resting = False
+            self._news.clear()
 
     def _backlog(self) -> Txn[bool]:
         return read.backlog(range(self.store.buckets), self.queues, list(self.tasks))
@@ -219,8 +226,8 @@ class Worker:
         for running in list(self._held.values()):
             if running.started is None and not running.said and now - running.claimed >= HOARD_SECONDS:
                 self._average = max(self._average, HOARD_SECONDS)  # claim no further ahead until some are done
-                self._executors[running.task.mode].stop_work(running, replace=False)
-                self._say(running, Outcome("release"))
+                if self._say(running, Outcome("release")):  # before anybody can say that it was stopped
+                    self._executors[running.task.mode].stop_work(running, replace=False)
 
     def _ripe(self) -> bool:
         """Whether the reports should be committed without waiting for more."""
@@ -231,6 +238,8 @@ class Worker:
     def _exchange(self, room: int) -> int:
         """One transaction: settle what is done, claim up to ``room``. Returns the number of parts claimed."""
         taken = [self._done.popleft() for _ in range(min(len(self._done), self.batch))]
+        for running, _ in taken:
+            running.sent = True
         buckets: dict[int, list[Report]] = {}
         for running, found in taken:
             if found.verb != "lost":
@@ -243,23 +252,30 @@ class Worker:
             for bucket in sorted({*buckets, *([target] if room > 0 else [])}):
                 want = room if bucket == target else 0
                 sent = time.monotonic()
-                answers, claims = self._transact(bucket, buckets.get(bucket, []), want)
-                for report, answer in answers:
-                    self._settle(report, answer)
-                buckets.pop(bucket, None)
+                answers, claims = self._transact(bucket, buckets.pop(bucket, []), want)
+                self._let_go(running for running, _ in taken if running.claim.bucket == bucket)
                 claimed += claims
                 for claim in claims:
                     self._begin(claim, sent)
+                for report, answer in answers:
+                    self._settle(report, answer)
         except Unavailable:
             for running, found in reversed(taken):
-                if running.claim.bucket in buckets or found.verb == "lost":
+                if self._key(running.claim) in self._held:
+                    running.sent = False
                     self._done.appendleft((running, found))
             raise
-        for running, found in taken:
-            if found.verb == "lost":
-                self.lost += 1
-            self._held.pop((running.claim.job_id, running.claim.idx, running.claim.attempt), None)
+        self._let_go(running for running, _ in taken)
+        self.lost += sum(found.verb == "lost" for _, found in taken)
         return len(claimed)
+
+    def _let_go(self, settled: Iterable[Running]) -> None:
+        for running in settled:
+            self._held.pop(self._key(running.claim), None)
+
+    @staticmethod
+    def _key(claim: Claim) -> tuple[str, int, int]:
+        return claim.job_id, claim.idx, claim.attempt
 
     def _transact(
         self, bucket: int, reports: list[Report], room: int
@@ -314,7 +330,7 @@ class Worker:
     def _begin(self, claim: Claim, sent: float) -> None:
         task = self.tasks[claim.task]
         running = Running(claim, task, self.store, sent)
-        self._held[claim.job_id, claim.idx, claim.attempt] = running
+        self._held[self._key(claim)] = running
         executor = self._executors.get(task.mode)
         if executor is None:
             executor = self._executors[task.mode] = KINDS[task.mode](self.concurrency, self._finished, self.store)
@@ -322,20 +338,23 @@ class Worker:
 
     def _finished(self, running: Running, found: Outcome) -> None:
         """Called by an executor's thread."""
+        if not self._say(running, found):
+            return
         if running.started is not None:
             took = time.monotonic() - running.started
             self._average = took if self._average == 0 else self._average * 0.9 + took * 0.1
-        self._say(running, found)
         done = len(self._done)
-        if self._average > SHORT_SECONDS or done >= self.batch // 2 or done >= len(self._held):
+        if self._resting or self._average > SHORT_SECONDS or done >= self.batch // 2 or done >= len(self._held):
             self._wake()
 
-    def _say(self, running: Running, found: Outcome) -> None:
-        """The first outcome of a part counts: its handler's, its time-out or its release."""
+    def _say(self, running: Running, found: Outcome) -> bool:
+        """The first outcome of a part counts: its handler's, its time-out or its release. Whether this was it."""
         with self._saying:
-            if not running.said:
-                running.said = True
-                self._done.append((running, found))
+            if running.said:
+                return False
+            running.said = True
+            self._done.append((running, found))
+            return True
 
     def _wake(self) -> None:
         self._news.set()
@@ -359,7 +378,10 @@ class Worker:
         elif report.verb in ("fail", "retry") and answer.status == "failed":
             log.warning("job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt)
         if self.on_part is not None:
-            self.on_part(report, answer)
+            try:
+                self.on_part(report, answer)
+            except Exception:  # the part is settled, and the others of its batch must be told too
+                log.exception("worker %s: on_part failed", self.name)
 
     # Called by the heart.
 
@@ -370,9 +392,9 @@ class Worker:
 
     def _overdue(self, running: Running) -> None:
         """Only threads have their time kept here; the loop and the processes keep their own."""
-        self._executors["thread"].stop_work(running, replace=True)
-        self._say(running, timed_out(running))
-        self._wake()
+        if self._say(running, timed_out(running)):
+            self._executors["thread"].stop_work(running, replace=True)
+            self._wake()
 
     # The end.
 
@@ -386,8 +408,8 @@ class Worker:
             rest = [running for running in self._held.values() if not running.said]
             if rest and (self._at_once.is_set() or time.monotonic() >= deadline):
                 for running in rest:
-                    self._executors[running.task.mode].stop_work(running, replace=False)
-                    self._say(running, Outcome("release"))
+                    if self._say(running, Outcome("release")):  # before its handler can say that it was stopped
+                        self._executors[running.task.mode].stop_work(running, replace=False)
             try:
                 if self._done:
                     self._exchange(0)

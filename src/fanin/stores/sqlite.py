@@ -88,7 +88,7 @@ class SqliteStore(Store):
         self._writing = threading.Lock()
         self._writer: apsw.Connection | None = None
         self._turnstile: _Turnstile | None = None
-        self._connections: list[apsw.Connection] = []
+        self._readers: dict[threading.Thread, apsw.Connection] = {}
         self._pid = os.getpid()
 
     def run(self, factory: TxnFactory[T]) -> T:
@@ -189,8 +189,10 @@ class SqliteStore(Store):
 
     def close(self) -> None:
         if self._pid == os.getpid():
-            for connection in self._connections:
+            for connection in self._readers.values():
                 connection.close()
+            if self._writer is not None:
+                self._writer.close()
             if self._turnstile is not None:
                 self._turnstile.close()
         self._reset()
@@ -200,7 +202,7 @@ class SqliteStore(Store):
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():  # an SQLite connection must never cross a fork, not even to be closed
-            _abandoned.append((self._connections, self._turnstile))
+            _abandoned.append((self._writer, self._readers, self._turnstile))
             self._reset()
 
     def _open_writer(self) -> apsw.Connection:
@@ -208,18 +210,23 @@ class SqliteStore(Store):
             self._turnstile = _Turnstile(self.path)
             self._writer = self.connect()
             migrate.embedded(self._writer, self.url)
-            self._connections.append(self._writer)
         return self._writer
 
     def _reader(self) -> apsw.Connection:
         self._after_fork()
         connection: apsw.Connection | None = getattr(self._local, "reader", None)
         if connection is None:
-            with self._writing:
-                self._open_writer()
-            connection = self._local.reader = self.connect()
-            self._connections.append(connection)
+            connection = self._local.reader = self._open_reader()
         return connection
+
+    def _open_reader(self) -> apsw.Connection:
+        with self._writing:
+            self._open_writer()
+            connection = self.connect()
+            for thread in [thread for thread in self._readers if not thread.is_alive()]:
+                self._readers.pop(thread).close()
+            self._readers[threading.current_thread()] = connection
+            return connection
 
     def connect(self) -> apsw.Connection:
         """A new connection with everything set that the promise rests on."""

@@ -1,0 +1,28 @@
+"""SQL of a test's own, on either database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fanin.stores.base import Store
+
+TABLES = ("setting", "job", "job_stripe", "part", "attempt_log", "outbox")
+
+
+def execute(store: Store, text: str) -> list[tuple[Any, ...]]:
+    """Run one statement, committed; ``{part}`` and so on stand for the tables."""
+    if store.dialect == "pg":
+        from fanin.stores.postgres import PostgresStore
+
+        assert isinstance(store, PostgresStore)
+        with store.connection() as connection:
+            cursor = connection.execute(text.format(**{t: f'"{store.schema}".{t}' for t in TABLES}).encode())
+            return cursor.fetchall() if cursor.description else []
+    from fanin.stores.sqlite import SqliteStore
+
+    assert isinstance(store, SqliteStore)
+    connection = store.connect()
+    try:
+        return list(connection.execute(text.format(**{t: f"fanin_{t}" for t in TABLES})))
+    finally:
+        connection.close()

@@ -1,0 +1,176 @@
+"""Stopping a worker: what runs gets its grace, the rest goes back without costing an attempt, nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+import fanin
+from tests.runtime import process_tasks
+from tests.runtime.rows import execute
+from tests.runtime.working import until, working
+
+
+def parts(app: fanin.App, job: fanin.Job) -> list[tuple[str, bool, int, int]]:
+    """(status, ready, attempt, attempts left to it) of each part."""
+    columns = "status, ready, attempt, attempts_allowed - attempt"
+    rows = execute(app.store, f"SELECT {columns} FROM {{part}} WHERE job_id = '{job.id}' ORDER BY idx")
+    return [(status, bool(ready), attempt, left) for status, ready, attempt, left in rows]
+
+
+def test_a_stopping_worker_lets_running_handlers_end_and_claims_nothing_new(app: fanin.App) -> None:
+    """F040"""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    @app.task
+    def work(x: int) -> int:
+        begun.release()
+        assert go_on.wait(30)
+        return x
+
+    job = app.map(work, range(10))
+    with working(app, concurrency=2) as worker:
+        for _ in range(2):
+            assert begun.acquire(timeout=30)
+        worker.stop()
+        go_on.set()
+        worker.join()
+    assert [status for status, *_ in parts(app, job)] == ["succeeded"] * 2 + ["pending"] * 8
+    assert not begun.acquire(blocking=False)
+
+
+def test_what_outlasts_the_grace_is_given_back_and_costs_no_attempt(app: fanin.App) -> None:
+    """F040, F041"""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(attempts=1)
+    def stubborn(x: int) -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return x
+
+    job = app.map(stubborn, [1])
+    for round_ in (1, 2, 3):
+        begun.clear()
+        with working(app, grace=0.0) as worker:
+            assert begun.wait(30)
+            worker.stop()
+            worker.join()
+        assert parts(app, job) == [("pending", True, round_, 1)]
+    go_on.set()
+    assert job.wait(30, run=True).status == "completed"
+    assert [entry["what"] for entry in job.history()] == ["released"] * 3
+
+
+def test_parts_that_no_thread_has_begun_go_back_at_once(app: fanin.App) -> None:
+    """F040: claimed ahead of the handlers, still in the queue"""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(attempts=1)
+    def work(x: int) -> int:
+        if x >= 600:
+            begun.set()
+            assert go_on.wait(60)
+        return x
+
+    job = app.map(work, range(2_000))
+    with working(app, concurrency=1, grace=30.0) as worker:
+        assert begun.wait(30)
+        until(lambda: sum(p[0] == "running" for p in parts(app, job)) > 1, "parts were claimed ahead")
+        worker.stop()
+        until(lambda: sum(p[0] == "running" for p in parts(app, job)) == 1, "all but the begun part were given back")
+        go_on.set()
+        worker.join()
+    standing = parts(app, job)
+    assert {status for status, *_ in standing} == {"succeeded", "pending"}
+    assert all(left == 1 and ready for status, ready, _, left in standing if status == "pending")
+
+
+def test_an_async_handler_that_outlasts_the_grace_is_cancelled_and_given_back(app: fanin.App) -> None:
+    """F040"""
+    begun, cancelled = threading.Event(), threading.Event()
+
+    @app.task(attempts=1)
+    async def endless(x: int) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    for _ in range(20):  # the release must be heard whoever is faster, the loop or the worker
+        begun.clear()
+        cancelled.clear()
+        job = app.map(endless, [1])
+        with working(app) as worker:
+            assert begun.wait(30)
+            worker.stop(now=True)
+            worker.join()
+        assert cancelled.wait(30)
+        assert parts(app, job) == [("pending", True, 1, 1)]
+        job.cancel()
+
+
+def test_a_process_that_outlasts_the_grace_is_killed_and_its_part_given_back(app: fanin.App, tmp_path: Path) -> None:
+    """F040"""
+    app.tasks.update(process_tasks.app.tasks)
+    started = tmp_path / "started"
+    job = app.map(process_tasks.waits_for_ever, [started])
+    with working(app, concurrency=1) as worker:
+        until(started.exists, "the child has begun")
+        worker.stop(now=True)
+        worker.join()
+    child = int(started.read_text())
+    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", "the child is gone")
+    assert parts(app, job) == [("pending", True, 1, 3)]
+
+
+@pytest.mark.parametrize("kind", ["thread", "async", "process"])
+def test_a_worker_leaves_no_thread_and_no_file_open(app: fanin.App, kind: str, tmp_path: Path) -> None:
+    """F063: a program may start and stop workers all day"""
+    app.tasks.update(process_tasks.app.tasks)
+
+    @app.task(name="thread")
+    def sync(x: int) -> int:
+        return x
+
+    @app.task(name="async")
+    async def coroutine(x: int) -> int:
+        return x
+
+    task = process_tasks.double if kind == "process" else app.tasks[kind]
+
+    def left() -> tuple[int, int]:
+        """Threads and open files after a worker has come and gone, and the application has closed its connections."""
+        with working(app, concurrency=2) as worker:
+            app.map(task, range(3)).wait(30)
+            worker.stop()
+            worker.join()
+        until(lambda: not [t for t in threading.enumerate() if t.name.startswith("fanin-")], "its threads have ended")
+        app.close()
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    rounds = 1 if kind == "process" else 3  # a child takes a second to start
+    first = [left() for _ in range(rounds)]
+    last = [left() for _ in range(rounds)]
+    assert min(threads for threads, _ in last) <= max(threads for threads, _ in first)
+    assert min(files for _, files in last) <= max(files for _, files in first)
+
+
+def test_waiting_again_and_again_with_run_keeps_the_number_of_open_files(app: fanin.App) -> None:
+    @app.task
+    def work(x: int) -> int:
+        return x
+
+    def once() -> int:
+        app.map(work, range(3), run=True).wait(30)
+        return len(os.listdir("/proc/self/fd"))
+
+    first = max(once() for _ in range(3))
+    last = min(once() for _ in range(20))
+    assert last < first + 10
