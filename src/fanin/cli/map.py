@@ -119,6 +119,8 @@ def map_(
     The same command line in the same folder is the same job: it goes on where it
     was, in as many terminals as you like.
     """
+    import logging
+
     from fanin.cli.mapping.drive import Drive, Options
     from fanin.cli.mapping.inputs import gather
     from fanin.cli.mapping.plan import Plan
@@ -148,12 +150,14 @@ def map_(
     for folder in filter(None, [plan.outdir, results]):
         _make_folder(folder)
     screen = Screen(quiet=quiet, json=common.json)
+    logging.getLogger("fanin").setLevel(logging.ERROR)  # what else happens is told by the screen, once
     with open_app(common) as app:
         return Drive(app, plan, options, screen).run()
 
 
 def _dry_run(plan: object, options: object, common: Common) -> int:
     from fanin.cli.mapping.drive import Options
+    from fanin.cli.mapping.outputs import final_path
     from fanin.cli.mapping.plan import Plan, clean
     from fanin.cli.options import print_json
 
@@ -162,7 +166,7 @@ def _dry_run(plan: object, options: object, common: Common) -> int:
     stems = plan.stems()
     commands = []
     for n, item in enumerate(plan.items[:5]):
-        rendered = plan.command(item, n + 1, lambda suffix, n=n: os.path.join(plan.outdir, stems[n] + suffix))  # type: ignore[misc]
+        rendered = plan.command(item, n + 1, lambda suffix, n=n: final_path(plan.outdir, stems[n] + suffix))  # type: ignore[misc]
         commands.append(clean(rendered if isinstance(rendered, str) else shlex.join(rendered)))
     facts = {
         "parts": len(plan.items), "jobs": options.jobs, "attempts": options.attempts, "timeout": options.timeout,

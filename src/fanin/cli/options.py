@@ -18,7 +18,9 @@ def option(help: str, *names: str, group: Group | None = None) -> Parameter:
     """An option; its help says the default where there is one to say."""
     if group is None:
         return Parameter(name=names or None, help=help, negative=(), show_default=False)
-    return Parameter(name=names or None, help=help, negative=(), show_default=False, group=group)
+    return Parameter(
+        name=names or None, help=help, negative=(), show_default=False, group=group, allow_leading_hyphen=True
+    )
 
 
 COMMON = Group("Common options", sort_key=10)

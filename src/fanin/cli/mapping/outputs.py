@@ -45,6 +45,13 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     outs: list[str] = []
     stdout: Kept = Kept()
     stderr: Kept = Kept()
+    raw_outs: list[bytes] | None = None
+    """The output names again, as bytes, when one of them is not UTF-8."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the outputs as Python hands them to the system."""
+        return self.outs if self.raw_outs is None else [os.fsdecode(name) for name in self.raw_outs]
 
 
 class Place:
@@ -94,14 +101,13 @@ class Scratch:
         return Place(self.root, f"{number}/{attempt}-{secrets.token_hex(4)}")
 
     def final(self, name: str) -> str:
-        """The final path of an output as the user may write it: never mistaken for an option."""
-        path = os.path.join(self.outdir, name) if self.outdir != "." else name
-        return f"./{path}" if path.startswith("-") else path
+        """The final path of an output."""
+        return final_path(self.outdir, name)
 
     def promote(self, done: Done) -> None:
         """Give the outputs of an accepted attempt their final names. Saying it again changes nothing."""
         place = Place(self.root, done.place)
-        for name in done.outs:
+        for name in done.names:
             with contextlib.suppress(FileNotFoundError):  # somebody has done it already
                 os.replace(place.out(name), os.path.join(self.outdir, name))
         if done.stdout.file is None and done.stderr.file is None:
@@ -113,7 +119,7 @@ class Scratch:
 
     def missing(self, done: Done) -> list[str]:
         """The final paths of outputs that are not here: written on another host, or removed since."""
-        return [path for name in done.outs if not os.path.lexists(path := self.final(name))]
+        return [path for name in done.names if not os.path.lexists(path := self.final(name))]
 
     def read(self, kept: Kept) -> tuple[bytes, bool]:
         """All that was written to a stream, and whether it is all: a large file may be on another host."""
@@ -155,6 +161,12 @@ class Scratch:
         with contextlib.suppress(OSError):
             os.rmdir(self.root)
             os.rmdir(os.path.dirname(self.root))
+
+
+def final_path(outdir: str, name: str) -> str:
+    """The path of an output as the user may write it: never mistaken for an option."""
+    path = os.path.join(outdir, name) if outdir != "." else name
+    return f"./{path}" if path.startswith("-") else path
 
 
 def settle_on_disk(path: str) -> None:

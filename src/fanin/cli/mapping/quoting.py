@@ -130,7 +130,7 @@ def _refuse_unsafe(placeholder: str, frames: list[str], here_document: bool, par
         )
     if parens and re.search(r"\bcase\b", text):
         raise BadOption(
-            f"{placeholder} stands after (...) in a command with `case`, whose parentheses do not pair: put the command in a script"
+            f"{placeholder} stands after (...) in a command with `case`, which cannot be read safely: use a script"
         )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from fanin.cli.mapping.inputs import Item
 from fanin.cli.mapping.outputs import Done, Kept, Scratch
-from fanin.cli.mapping.plan import Plan
+from fanin.cli.mapping.plan import Plan, clean
 from fanin.cli.mapping.screen import Screen
 from fanin.domain.model import Failure
 
@@ -33,7 +33,7 @@ class Reporter:
         if self.screen.json:
             self.screen.event(
                 event="part", number=number, item=self._item(number), status="succeeded", attempt=attempt,
-                seconds=done.seconds, outs=[self.scratch.final(name) for name in done.outs],
+                seconds=done.seconds, outs=[clean(self.scratch.final(name)) for name in done.names],
                 stdout=readable(done.stdout), stderr=readable(done.stderr),
             )  # fmt: skip
         elif self.results is None:

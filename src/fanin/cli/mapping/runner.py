@@ -17,7 +17,7 @@ import msgspec
 import fanin
 from fanin.cli.mapping.inputs import Item
 from fanin.cli.mapping.outputs import Done, Kept, Place, Scratch, settle_on_disk
-from fanin.cli.mapping.plan import Plan
+from fanin.cli.mapping.plan import Plan, clean
 from fanin.cli.mapping.process import Exit, Guardian, run
 from fanin.cli.mapping.quoting import Hole
 from fanin.domain.errors import LeaseLost, Permanent
@@ -87,8 +87,9 @@ class Runner:
         problem = None if not found.ok else self._missing_output(place, names)
         if found.ok and problem is None:
             return Done(
-                place.name, round(found.seconds, 3), list(names.values()), place.keep("stdout"), place.keep("stderr")
-            )
+                place.name, round(found.seconds, 3), [clean(name) for name in names.values()],
+                place.keep("stdout"), place.keep("stderr"), _raw(list(names.values())),
+            )  # fmt: skip
         message = _message(problem or str(found), place)
         self.failed[part.idx, part.attempt] = Done(
             place.name, round(found.seconds, 3), [], place.keep("stdout"), place.keep("stderr")
@@ -118,7 +119,7 @@ class Runner:
                         f"the output {missing[0]} of part {idx + 1} is not on this host: let all hosts write to one "
                         "shared folder (--outdir), then say the same command with --redrive"
                     )
-                outs += [self.scratch.final(name) for name in done.outs]
+                outs += [self.scratch.final(name) for name in done.names]
                 self._collect(collected, idx, done)
             outs_file = place.stream("outs")
             with open(outs_file, "wb") as file:
@@ -215,6 +216,10 @@ class Runner:
                 f"the standard output of part {idx + 1} ({done.stdout.size} bytes) is kept in {done.stdout.file}, "
                 f"which is not on this host: {problem.strerror}"
             ) from None
+
+
+def _raw(names: list[str]) -> list[bytes] | None:
+    return [os.fsencode(name) for name in names] if any(clean(name) != name for name in names) else None
 
 
 def describe(failure: Failure, items: list[str]) -> dict[str, object]:
