@@ -220,6 +220,7 @@ def test_a_backlog_is_anything_that_is_still_live_in_these_queues(store: Store, 
     assert left("q") is True
     assert left("nothing", "other") is True
     assert left() is False
+    assert store.read(lambda: read.backlog([0], ["q"], ["another"])) is False
     assert left("q", tasks=["unknown here"]) is False
 
 

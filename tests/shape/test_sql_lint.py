@@ -110,8 +110,7 @@ def test_a_lock_of_another_strength_is_caught(tmp_path: Path, strength: str) -> 
     [
         "UPDATE fanin.job SET status = 'running' WHERE id = :id",
         "UPDATE fanin.job SET status = 'running' WHERE id = :id AND (bucket = :bucket OR run = 1)",
-        "UPDATE fanin.job AS j SET run = 2 FROM fanin.part AS p "
-        "WHERE p.bucket = :bucket AND j.bucket = p.bucket",
+        "UPDATE fanin.job AS j SET run = 2 FROM fanin.part AS p WHERE p.bucket = :bucket AND j.bucket = p.bucket",
         "UPDATE fanin.job AS j SET run = 2 FROM fanin.part AS p WHERE j.bucket = :bucket AND j.id = p.job_id",
         SETTLE.replace("fanin.part", "fanin.job_stripe").replace("p.ctid = m.place", "p.stripe = m.place"),
         "DELETE FROM fanin.part WHERE job_id = :job_id",
@@ -122,8 +121,7 @@ def test_a_lock_of_another_strength_is_caught(tmp_path: Path, strength: str) -> 
         "SELECT count(*) FROM fanin.job",
         "SELECT id FROM fanin.job WHERE bucket = :bucket UNION ALL SELECT job_id FROM fanin.part",
         "INSERT INTO fanin.outbox (event_key) VALUES (:key)",
-        "INSERT INTO fanin.outbox (bucket, event_key) VALUES (:bucket, :key) "
-        "ON CONFLICT (event_key) DO NOTHING",
+        "INSERT INTO fanin.outbox (bucket, event_key) VALUES (:bucket, :key) ON CONFLICT (event_key) DO NOTHING",
         "INSERT INTO fanin.outbox (bucket, event_key) SELECT j.bucket, j.key FROM fanin.job AS j",
     ],
     ids=[
@@ -152,8 +150,7 @@ def test_a_statement_that_leaves_its_bucket_open_is_caught(tmp_path: Path, sql: 
     [
         "SELECT p.idx FROM fanin.part AS p JOIN fanin.job AS j ON j.bucket = p.bucket AND j.id = p.job_id "
         "WHERE p.bucket = :bucket",
-        "SELECT idx FROM fanin.part AS p JOIN fanin.job AS j USING (bucket) "
-        "WHERE j.bucket = :bucket::smallint",
+        "SELECT idx FROM fanin.part AS p JOIN fanin.job AS j USING (bucket) WHERE j.bucket = :bucket::smallint",
         "SELECT id FROM fanin.job AS j WHERE bucket = :bucket AND EXISTS (SELECT 1 FROM fanin.part AS p "
         "WHERE (p.bucket, p.job_id) = (j.bucket, j.id))",
         "INSERT INTO fanin.outbox (bucket, event_key) VALUES (:bucket, :key) "
@@ -173,9 +170,7 @@ def test_only_a_read_may_ask_for_all_buckets(tmp_path: Path) -> None:
     assert rules(tmp_path, statement("SELECT id FROM fanin.job FOR NO KEY UPDATE", heading)) == ["bucket"]
 
 
-@pytest.mark.parametrize(
-    "clock", ["now()", "clock_timestamp()", "statement_timestamp()", "CURRENT_TIMESTAMP"]
-)
+@pytest.mark.parametrize("clock", ["now()", "clock_timestamp()", "statement_timestamp()", "CURRENT_TIMESTAMP"])
 def test_a_clock_other_than_our_own_is_caught(tmp_path: Path, clock: str) -> None:
     assert rules(tmp_path, statement(f"SELECT {clock}")) == ["time"]
 

@@ -22,7 +22,9 @@ ORDER BY give_up_at LIMIT :limit;
 
 -- name: unswept
 -- Stripes of closed jobs that still have live parts.
-SELECT job_id, stripe FROM fanin.job_stripe WHERE bucket = :bucket AND closed AND remaining > 0
+SELECT job_id, stripe FROM fanin.job_stripe --pg
+SELECT job_id, stripe FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept --lite
+WHERE bucket = :bucket AND closed AND remaining > 0
 ORDER BY job_id, stripe LIMIT :limit;
 
 -- name: lock_closed_stripe

@@ -53,8 +53,7 @@ def claim(
 
 def any_ready(bucket: int, queue: str) -> Txn[bool]:
     """Whether a claim of this queue would probably find something."""
-    ((some,),) = yield SQL.any_ready(bucket=bucket, queue=queue)
-    return bool(some)
+    return bool((yield SQL.any_ready(bucket=bucket, queue=queue)))
 
 
 def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:

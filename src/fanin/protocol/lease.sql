@@ -2,8 +2,11 @@
 -- Lock order: parts by (job, idx) where a statement waits; SKIP LOCKED where it must not.
 
 -- name: any_ready
--- A look before the claim, so that an idle worker never takes a write lock.
-SELECT EXISTS (SELECT 1 FROM fanin.part WHERE bucket = :bucket AND queue = :queue AND ready);
+-- A look before the claim, so that an idle worker never takes a write lock. The order is that of the index of ready
+-- parts: without it the parts that have ended may be searched too, all of them, at every look.
+SELECT 1 FROM fanin.part --pg
+SELECT 1 FROM fanin.part INDEXED BY fanin.part_ready --lite
+WHERE bucket = :bucket AND queue = :queue AND ready ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
 
 -- name: claim_parts --pg
 -- The next parts of a queue, in the order of priority and turn. The CTE is materialised and locks what it takes: any
@@ -31,7 +34,7 @@ RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.c
 WITH next AS MATERIALIZED (
     SELECT bucket, job_id, idx FROM fanin.part AS p INDEXED BY fanin.part_ready
     WHERE bucket = :bucket AND queue = :queue AND ready AND task IN (SELECT value FROM json_each(:tasks))
-        AND NOT EXISTS (SELECT 1 FROM fanin.job_stripe AS s
+        AND NOT EXISTS (SELECT 1 FROM fanin.job_stripe AS s INDEXED BY fanin.job_stripe_unswept
             WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
@@ -139,7 +142,9 @@ SELECT
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready),
     (SELECT min(give_up_at) - fanin.clock() FROM fanin.job
         WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
-    EXISTS (SELECT 1 FROM fanin.job_stripe WHERE bucket = :bucket AND closed AND remaining > 0);
+    EXISTS (SELECT 1 FROM fanin.job_stripe --pg
+    EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept --lite
+        WHERE bucket = :bucket AND closed AND remaining > 0);
 
 -- name: log_lost
 -- rows: job_id, idx, attempt, worker

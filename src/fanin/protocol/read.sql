@@ -12,15 +12,15 @@ FROM fanin.job WHERE bucket = :bucket AND id = :id;
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
     created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts
-FROM fanin.job WHERE bucket = :bucket AND (:status::text IS NULL OR status = :status) --pg
-FROM fanin.job WHERE bucket = :bucket AND (:status IS NULL OR status = :status) --lite
+FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status::text IS NULL OR status = :status) --pg
+FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status IS NULL OR status = :status) --lite
 ORDER BY created_at DESC LIMIT :limit;
 
 -- name: jobs_like
 -- Jobs whose id or key begins with what a person typed.
 SELECT id FROM fanin.job
-WHERE bucket = :bucket AND (id::text LIKE :prefix ESCAPE '!' OR key = :key) --pg
-WHERE bucket = :bucket AND (id LIKE :prefix ESCAPE '!' OR key = :key) --lite
+WHERE bucket = :bucket AND created_at > 0 AND (id::text LIKE :prefix ESCAPE '!' OR key = :key) --pg
+WHERE bucket = :bucket AND created_at > 0 AND (id LIKE :prefix ESCAPE '!' OR key = :key) --lite
 ORDER BY created_at DESC LIMIT 3;
 
 -- name: children
@@ -80,12 +80,23 @@ WHERE bucket = :bucket AND job_id = :id ORDER BY at, idx, attempt LIMIT :limit;
 SELECT event_key, seq, type, payload, at, published_at FROM fanin.outbox
 WHERE bucket = :bucket AND job_id = :id ORDER BY seq;
 
--- name: backlog
--- Whether anything of these tasks is left to do in a queue, now or later.
-SELECT EXISTS (SELECT 1 FROM fanin.part WHERE bucket = :bucket AND queue = :queue AND ready
-        AND task = ANY(:tasks::text[])) --pg
-        AND task IN (SELECT value FROM json_each(:tasks))) --lite
-    OR EXISTS (SELECT 1 FROM fanin.part
+-- name: backlog --pg
+-- How many of two kinds of parts of these tasks a queue still has: ready ones, and ones that wait or are held. The
+-- orders are those of the two partial indexes: without them all parts that have ended may be searched.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM fanin.part
+        WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[])
+        ORDER BY priority DESC, turn, job_id, idx LIMIT 1) AS one_ready)
+    + (SELECT count(*) FROM (SELECT 1 FROM fanin.part
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND queue = :queue
-        AND task = ANY(:tasks::text[])); --pg
-        AND task IN (SELECT value FROM json_each(:tasks))); --lite
+            AND task = ANY(:tasks::text[])
+        ORDER BY due_at LIMIT 1) AS one_waiting);
+
+-- name: backlog --lite
+-- The same two looks.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM fanin.part INDEXED BY fanin.part_ready
+        WHERE bucket = :bucket AND queue = :queue AND ready AND task IN (SELECT value FROM json_each(:tasks))
+        ORDER BY priority DESC, turn, job_id, idx LIMIT 1) AS one_ready)
+    + (SELECT count(*) FROM (SELECT 1 FROM fanin.part INDEXED BY fanin.part_due
+        WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND queue = :queue
+            AND task IN (SELECT value FROM json_each(:tasks))
+        ORDER BY due_at LIMIT 1) AS one_waiting);

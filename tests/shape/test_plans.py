@@ -1,0 +1,219 @@
+"""Each hot statement finds its rows by a whole key, or in the order of its index, whatever the statistics say.
+
+A plan that scans all parts of a job, or sorts all ready ones, costs the more per part the larger the job is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import pytest
+
+from fanin.domain.identity import new_claim_id
+from fanin.protocol import close, finish, lease, read, submit
+from fanin.protocol.steps import Statement
+from fanin.stores.base import Store
+from tests.protocol.helpers import claim, done, make, say, settle
+
+PARTS = 20_000
+
+
+def hot(job_id: str) -> list[Statement]:
+    """The statements of a worker's round, with values as a worker gives them."""
+    token = new_claim_id()
+    parts = [(job_id, idx, 1, token) for idx in range(100)]
+    return [
+        lease.SQL.any_ready(bucket=0, queue="q"),
+        lease.SQL.claim_parts(
+            bucket=0, queue="q", tasks=["t"], leases=[60.0], limit=100, claim_id=token, worker="w"
+        ),
+        lease.SQL.renew_parts(bucket=0, rows=[(*part, 60.0) for part in parts]),
+        lease.SQL.still_held(bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token),
+        lease.SQL.save_checkpoint(
+            bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token, lease=60.0, checkpoint="1"
+        ),
+        lease.SQL.wake_parts(bucket=0, limit=1_000),
+        lease.SQL.spent_parts(bucket=0, limit=100),
+        lease.SQL.look(bucket=0),
+        finish.SQL.settle_parts(bucket=0, rows=[(*part, "succeed", "1", 0.0) for part in parts]),
+        finish.SQL.reap_parts(bucket=0, rows=[part[:3] for part in parts]),
+        finish.SQL.look_at_part(bucket=0, job_id=job_id, idx=5, result="1"),
+        finish.SQL.count_down(bucket=0, job_id=job_id, stripe=0, succeeded=1, failed=0, locked=False),
+        finish.SQL.count_stripes(bucket=0, job_id=job_id, emptied=1),
+        finish.SQL.end_job(
+            bucket=0, job_id=job_id, status="completed", outcome="all_ok", reason=None,
+            succeeded=1, failed=0, abandoned=0,
+        ),
+        close.SQL.overdue_jobs(bucket=0, limit=100),
+        close.SQL.unswept(bucket=0, limit=100),
+        submit.SQL.first_turn(bucket=0, queue="q", priority=0),
+        read.SQL.backlog(bucket=0, queue="q", tasks=["t"]),
+        read.SQL.jobs(bucket=0, status=None, limit=20),
+        read.SQL.results(bucket=0, id=job_id, first=100, limit=100),
+        read.SQL.progress(bucket=0, id=job_id),
+    ]  # fmt: skip
+
+
+@pytest.fixture(params=["empty", "fresh", "analysed"])
+def filled(store: Store, request: pytest.FixtureRequest) -> tuple[Store, str]:
+    """A store whose tables are empty, have just been filled, or have been analysed since; and the id of a job."""
+    if store.dialect == "pg":
+        for table in ("part", "job", "job_stripe"):
+            say(store, f"ALTER TABLE fanin.{table} SET (autovacuum_enabled = false)")
+    if request.param == "empty":
+        return store, "01980000-0000-7000-8000-000000000000"
+    job_id = make(store, PARTS, stripes=4, give_up_after=1_000.0)
+    make(store, 100, priority=5, delay=5.0)
+    settle(store, *map(done, claim(store, 200)))
+    claim(store, 200)
+    if request.param == "analysed":
+        if store.dialect == "pg":
+            for table in ("part", "job", "job_stripe"):
+                say(store, f"ANALYZE fanin.{table}")
+        else:
+            store._writer.execute("ANALYZE")  # type: ignore[attr-defined]
+            assert say(store, "SELECT count(*) > 0 FROM sqlite_stat1") == [(1,)]
+    return store, job_id
+
+
+def test_every_hot_statement_finds_its_rows_by_a_whole_key_or_an_ordered_index(
+    filled: tuple[Store, str],
+) -> None:
+    store, job_id = filled
+    problems = {f"{s.query.room}.{s.query.name}": found for s in hot(job_id) if (found := list(complaints(store, s)))}
+    assert problems == {}
+
+
+def complaints(store: Any, statement: Statement) -> Iterator[str]:
+    return _of_postgres(store, statement) if store.dialect == "pg" else _of_sqlite(store, statement)
+
+
+# PostgreSQL: the generic plan that a session of ours really uses
+
+INDEXES = {
+    "part_pkey": ("job_id", "idx"),
+    "part_ready": ("queue",),
+    "part_due": ("bucket",),
+    "job_pkey": ("id",),
+    "job_give_up": ("bucket",),
+    "job_recent": ("bucket",),
+    "job_stripe_pkey": ("job_id",),
+    "job_stripe_unswept": ("bucket",),
+}
+"""What the condition on an index must name for it to be a short way. The partial ones are short by themselves."""
+
+
+def _of_postgres(store: Any, statement: Statement) -> Iterator[str]:
+    with store.connection() as connection:
+        connection.execute(store.target.begin)
+        try:
+            text = statement.query.for_postgres(store.schema)
+            connection.execute(text, statement.postgres_values(), prepare=True)
+            name, parameters = connection.execute(
+                "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements "
+                "ORDER BY prepare_time DESC LIMIT 1"
+            ).fetchone()
+            nulls = "(" + ", ".join(["NULL"] * parameters) + ")" if parameters else ""
+            ((plan,),) = connection.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}"{nulls}').fetchall()
+        finally:
+            connection.execute("ROLLBACK")
+    assert "force_generic_plan" in str(store.target.options)
+    yield from judge(plan[0]["Plan"])
+
+
+def judge(node: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a plan of PostgreSQL, node by node."""
+    kind, index = node["Node Type"], node.get("Index Name")
+    if kind in ("Seq Scan", "Sort", "Incremental Sort"):
+        yield f"{kind} on {node.get('Relation Name', node.get('Sort Key'))}"
+    elif index is not None:
+        condition = node.get("Index Cond", "")
+        missing = [c for c in INDEXES.get(index, ("(unknown)",)) if not re.search(rf"\b{c}\b", condition)]
+        if missing:
+            yield f"{kind} {index} on {condition}, without {missing}"
+    for below in node.get("Plans", []):
+        yield from judge(below)
+
+
+# SQLite
+
+WHOLE = {
+    "part": (
+        "bucket=? AND job_id=? AND idx=?",
+        "bucket=? AND job_id=? AND idx>?",
+        "fanin_part_ready (bucket=? AND queue=?",
+        "fanin_part_due (bucket=?",
+    ),
+    "job_stripe": ("bucket=? AND job_id=?", "fanin_job_stripe_unswept (bucket=?"),
+    "job": ("bucket=? AND id=?", "fanin_job_give_up (bucket=?", "fanin_job_recent (bucket=? AND created_at>?"),
+}
+ALIASES = {"p": "part", "s": "job_stripe", "j": "job"}
+
+
+def _of_sqlite(store: Any, statement: Statement) -> Iterator[str]:
+    text = statement.query.for_sqlite()
+    connection: apsw.Connection = store.connect()
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {text}", statement.sqlite_values()).fetchall()
+    connection.close()
+    yield from judge_lines(str(row[3]) for row in rows)
+
+
+def judge_lines(lines: Iterator[str]) -> Iterator[str]:
+    """What is wrong with a plan of SQLite, line by line."""
+    for line in lines:
+        if "USE TEMP B-TREE" in line or "AUTOMATIC" in line:
+            yield line
+        match = re.match(r"(SCAN|SEARCH) (\w+)", line)
+        table = ALIASES.get(match[2], match[2].removeprefix("fanin_")) if match else ""
+        if match and table in WHOLE and (match[1] == "SCAN" or not any(way in line for way in WHOLE[table])):
+            yield line
+
+
+# The judges themselves
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"Node Type": "Seq Scan", "Relation Name": "part"},
+        {"Node Type": "Limit", "Plans": [{"Node Type": "Sort", "Sort Key": ["turn"]}]},
+        {"Node Type": "Index Scan", "Index Name": "part_pkey", "Index Cond": "((bucket = $1) AND (job_id = $2))"},
+        {"Node Type": "Index Scan", "Index Name": "part_ready", "Index Cond": "(bucket = $1)"},
+        {"Node Type": "Index Scan", "Index Name": "another", "Index Cond": "(bucket = $1)"},
+    ],
+)
+def test_a_plan_that_takes_the_long_way_on_postgresql_is_caught(plan: dict[str, Any]) -> None:
+    assert len(list(judge(plan))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SCAN p",
+        "SCAN fanin_part USING INDEX fanin_part_ready",
+        "SEARCH p USING PRIMARY KEY (bucket=? AND job_id=?)",
+        "SEARCH fanin_part USING INDEX fanin_part_ready (bucket=?)",
+        "SEARCH s USING PRIMARY KEY (bucket=?)",
+        "USE TEMP B-TREE FOR ORDER BY",
+        "SEARCH m USING AUTOMATIC COVERING INDEX (job_id=?)",
+    ],
+)
+def test_a_plan_that_takes_the_long_way_on_sqlite_is_caught(line: str) -> None:
+    assert len(list(judge_lines(iter([line])))) == 1
+
+
+def test_a_statement_that_joins_a_list_by_the_job_alone_is_caught(store: Store) -> None:
+    from fanin.protocol.steps import Query
+
+    job_id = make(store, 1_000)
+    bad = Query(
+        "test", "bad", (),
+        {
+            "pg": "UPDATE fanin.part AS p SET worker = 'x' WHERE p.bucket = :bucket AND p.job_id = :job_id",
+            "lite": "UPDATE fanin.part AS p SET worker = 'x' WHERE p.bucket = :bucket AND p.job_id = :job_id",
+        },
+    )  # fmt: skip
+    assert len(list(complaints(store, bad(bucket=0, job_id=job_id)))) == 1
