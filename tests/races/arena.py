@@ -93,8 +93,10 @@ class Arena:
         self.answers.clear()
         self._snapshot.restore(FORGET)
 
-    def explorer(self, actors: Sequence[Actor]) -> Explorer:
-        return Explorer(self.store, actors, self.reset, lambda run: violations(self.store, history=True))
+    def explorer(self, actors: Sequence[Actor], *, at_commits: bool = True) -> Explorer:
+        """``at_commits``: judge after every COMMIT, while others are in the middle, and not at the end alone."""
+        judge = (lambda _: violations(self.store, history=True)) if at_commits else None
+        return Explorer(self.store, actors, self.reset, judge)
 
     def conclude(self, run: Run, race: Race) -> None:
         """Judge a schedule, let ordinary workers finish what it left, and judge again."""
@@ -111,16 +113,14 @@ class Arena:
         run.problems += [f"{p} (afterwards)" for p in violations(self.store, history=True)]
         run.problems += [
             f"never ended: {row}"
-            for row in select(
-                self.store, "SELECT id, status, run FROM fanin.job WHERE status IN ('open', 'running')"
-            )
+            for row in select(self.store, "SELECT id, status, run FROM fanin.job WHERE status IN ('open', 'running')")
         ]
         run.problems += [
             f"{row['n']} ends of one run: {row}"
             for row in select(
                 self.store,
                 "SELECT j.id, j.run, count(o.event_key) AS n FROM fanin.job AS j LEFT JOIN fanin.outbox AS o "
-                "ON o.job_id = j.id AND o.event_key = 'job/' || j.id || '/finished/' || j.run "
+                "ON o.job_id = j.id AND split_part(o.event_key, '/', 4) = j.run::text "
                 "GROUP BY j.id, j.run HAVING count(o.event_key) <> 1",
             )
         ]

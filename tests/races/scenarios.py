@@ -35,7 +35,7 @@ class Race:
     preemptions: int | None = None
     """In the short run; None: every schedule, always."""
     always: int | None = None
-    """In the long run too: three parties have too many schedules."""
+    """In the long run: three parties, and two of several transactions each, have too many schedules."""
     after: Callable[[Arena], None] | None = None
     """What the parties would do next, before ordinary workers finish the rest."""
     also: Callable[[Arena, Run], list[str]] | None = None
@@ -108,13 +108,22 @@ def success_and_failure(arena: Arena) -> list[Actor]:
     return [arena.succeeds("A", one), arena.fails("B", one)]
 
 
-@race("three last parts, one counter", "A=LAST B=OK C=OK", "A=OK B=LAST C=OK", "A=OK B=OK C=LAST", preemptions=1, always=2)
+@race(
+    "three last parts, one counter", "A=LAST B=OK C=OK", "A=OK B=LAST C=OK", "A=OK B=OK C=LAST", preemptions=1, always=2
+)
 def last_three(arena: Arena) -> list[Actor]:
     _, (one, two, three) = held(arena, 3)
     return [arena.succeeds("A", one), arena.succeeds("B", two), arena.succeeds("C", three)]
 
 
-@race("three last parts, a counter each", "A=LAST B=OK C=OK", "A=OK B=LAST C=OK", "A=OK B=OK C=LAST", preemptions=1, always=2)
+@race(
+    "three last parts, a counter each",
+    "A=LAST B=OK C=OK",
+    "A=OK B=LAST C=OK",
+    "A=OK B=OK C=LAST",
+    preemptions=1,
+    always=2,
+)
 def last_three_striped(arena: Arena) -> list[Actor]:
     _, (one, two, three) = held(arena, 3, stripes=3)
     return [arena.succeeds("A", one), arena.succeeds("B", two), arena.succeeds("C", three)]
@@ -252,7 +261,13 @@ def redrive_and_redrive(arena: Arena) -> list[Actor]:
     return [redriver("R", job_id), redriver("Q", job_id)]
 
 
-@race("redrive and the report of an attempt of the run before", "Z=CLOSED R=RUN 2", "Z=LAST R=RUN 2", "Z=LOST R=RUN 2", preemptions=2, always=4)
+@race(
+    "redrive and the report of an attempt of the run before",
+    "Z=CLOSED R=RUN 2",
+    "Z=LAST R=RUN 2",
+    preemptions=2,
+    always=4,
+)
 def zombie_and_redrive(arena: Arena) -> list[Actor]:
     job_id, claim = closed(arena)
     return [arena.succeeds("Z", claim), redriver("R", job_id)]
@@ -272,7 +287,7 @@ def zombie_redrive_and_reclaim(arena: Arena) -> list[Actor]:
 # Leases.
 
 
-@race("an old holder and a new one", "Z=LAST W=NOTHING", "Z=LOST W=LAST")
+@race("an old holder and a new one", "Z=LAST W=NOTHING", "Z=LOST W=LAST", preemptions=2, always=4)
 def reclaim(arena: Arena) -> list[Actor]:
     arena.job(1)
     (claim,) = arena.claims(1, LAPSED)
@@ -304,7 +319,7 @@ def checkpoint_and_completion(arena: Arena) -> list[Actor]:
     return [arena.succeeds("A", one), saving]
 
 
-@race("heartbeat and a new claim", "H=HELD W=NOTHING", "H=LOST W=LAST", "H=HELD W=LAST")
+@race("heartbeat and a new claim", "H=HELD W=NOTHING", "H=LOST W=LAST", "H=HELD W=LAST", preemptions=2)
 def heartbeat_and_reclaim(arena: Arena) -> list[Actor]:
     arena.job(1)
     (claim,) = arena.claims(1, LAPSED)
@@ -332,7 +347,7 @@ def reap_and_heartbeat(arena: Arena) -> list[Actor]:
     return [reaper("R"), renewer("H", claim)]
 
 
-@race("reap and cancel", "R=REAPED 1 C=LATE", "R=REAPED 0 C=CANCELLED")
+@race("reap and cancel", "R=REAPED 1 C=LATE", "R=REAPED 0 C=CANCELLED", preemptions=3)
 def reap_and_cancel(arena: Arena) -> list[Actor]:
     job_id = arena.job(1, attempts=1)
     arena.claims(1, LAPSED)
@@ -347,7 +362,7 @@ def creator(name: str, arena: Arena, parts: int, **options: object) -> Actor:
     return said(name, lambda: submit.create(job, parts, lambda: [["1"] * parts]), "NEW", "SAME")
 
 
-@race("create and create with one key", "A=NEW B=SAME", "A=SAME B=NEW")
+@race("create and create with one key", "A=NEW B=SAME", "A=SAME B=NEW", preemptions=3)
 def create_and_create(arena: Arena) -> list[Actor]:
     return [creator("A", arena, 2), creator("B", arena, 2)]
 

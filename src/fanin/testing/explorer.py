@@ -185,9 +185,7 @@ def _choose(run: Run, ready: list[Session], prefix: str) -> Session:
     names = {session.name: session for session in ready}
     if depth < len(prefix):
         if prefix[depth] not in names:
-            raise Diverged(
-                f"step {depth} of {prefix} is {prefix[depth]}'s, but only {sorted(names)} can move"
-            )
+            raise Diverged(f"step {depth} of {prefix} is {prefix[depth]}'s, but only {sorted(names)} can move")
         return names[prefix[depth]]
     return names.get(run.schedule[-1:]) or ready[0]
 

@@ -107,11 +107,7 @@ def violations(store: Store, *, history: bool = False) -> list[str]:
 
 def history_violations(store: Store) -> list[str]:
     """What the witness alone knows against the database."""
-    return [
-        f"{name}: {sentence} {row}"
-        for name, (sentence, text) in HISTORY.items()
-        for row in select(store, text)
-    ]
+    return [f"{name}: {sentence} {row}" for name, (sentence, text) in HISTORY.items() for row in select(store, text)]
 
 
 def _sentence(name: str) -> str:
@@ -130,9 +126,7 @@ def _everything(dialect: str, history: bool) -> Statement:
 def _arm(name: str, text: str, dialect: str) -> str:
     if dialect == "pg":
         return f"SELECT '{name}' AS name, row_to_json(q)::text AS broken FROM (\n{text}\n) AS q"
-    return (
-        f"SELECT '{name}' AS name, 'rows: ' || count(*) AS broken FROM (\n{text}\n) AS q HAVING count(*) > 0"
-    )
+    return f"SELECT '{name}' AS name, 'rows: ' || count(*) AS broken FROM (\n{text}\n) AS q HAVING count(*) > 0"
 
 
 def _bare(text: str) -> str:

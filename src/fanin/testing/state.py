@@ -1,4 +1,4 @@
-"""Put a database back, look at all of it, and stop its clock: for tests that start many times from one state."""
+"""Put a database back and look at all of it: for tests that start many times from one state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from fanin.protocol.steps import Query, Rows, Statement, Txn
 from fanin.stores.base import Store
-from fanin.stores.sqlite import SqliteStore
 
 T = TypeVar("T")
 
@@ -62,15 +61,3 @@ def dump(store: Store) -> dict[str, Rows]:
         unsteady = _UNSTEADY.get(table, ())
         found[table] = [tuple(value for name, value in row.items() if name not in unsteady) for row in rows]
     return found
-
-
-def set_clock(store: Store, seconds: float) -> None:
-    """From now on the database's clock says ``seconds`` since the epoch, on every connection, until set again."""
-    if isinstance(store, SqliteStore):
-        store.clock = lambda: seconds
-    else:
-        execute(
-            store,
-            "CREATE OR REPLACE FUNCTION fanin.clock() RETURNS double precision LANGUAGE sql STABLE PARALLEL SAFE "
-            f"AS $$ SELECT {seconds!r}::double precision $$",
-        )

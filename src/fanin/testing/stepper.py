@@ -52,9 +52,7 @@ class Watcher:
 
     def blocked(self, pid: int, peers: Sequence[int]) -> bool:
         """Whether the backend ``pid`` waits for a lock that one of ``peers`` holds or waits for before it."""
-        row = self._connection.execute(
-            "SELECT pg_blocking_pids(%s) && %s::int[]", [pid, list(peers)]
-        ).fetchone()
+        row = self._connection.execute("SELECT pg_blocking_pids(%s) && %s::int[]", [pid, list(peers)]).fetchone()
         return bool(row and row[0])
 
     def execute(self, text: str, values: list[Any] | None = None) -> Rows:
@@ -189,9 +187,7 @@ class Session:
             return []
         if connection.info.transaction_status == TransactionStatus.IDLE:
             connection.execute(self._store.target.begin)
-        cursor = connection.execute(
-            statement.query.for_postgres(self._store.schema), statement.postgres_values()
-        )
+        cursor = connection.execute(statement.query.for_postgres(self._store.schema), statement.postgres_values())
         return cursor.fetchall() if cursor.description else []
 
     # What comes next, in the thread of whoever holds the session.
