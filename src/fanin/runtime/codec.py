@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
+import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -40,7 +42,7 @@ class Codec:
     def __init__(self, annotation: Any, what: str) -> None:
         self.what = what
         self.plain = annotation in _PLAIN
-        self.annotation = Any if annotation is inspect.Parameter.empty else annotation
+        self.annotation = Any if annotation in (inspect.Parameter.empty, object) else annotation
         try:
             self._decoder = msgspec.json.Decoder(self.annotation, dec_hook=_from_json)
         except _REFUSED as problem:
@@ -51,11 +53,14 @@ class Codec:
     def encode(self, value: Any, limit: int, what: str | None = None) -> str:
         """Checked by decoding it again: a wrong type is found here, not in the worker."""
         what = what or self.what
-        text = encode(value, what, limit)
-        if self.plain:
-            _refuse_lossy(value, what)
-        else:
-            self.decode(text, what)
+        try:
+            text = encode(value, what, limit)
+            if self.plain:
+                _refuse_lossy(value, what)
+            else:
+                _refuse_changed(value, self.decode(text, what), what)
+        except RecursionError:
+            raise BadPayload(f"{what} is nested too deeply: put it in a file and pass its path") from None
         return text
 
     def decode(self, text: str, what: str | None = None) -> Any:
@@ -165,6 +170,8 @@ def _from_json(annotation: type, value: Any) -> Any:
     validate = getattr(annotation, "model_validate", None)
     if callable(validate):
         return validate(value)
+    if annotation is object:
+        return value
     if hasattr(annotation, "__fspath__"):
         return annotation(value)
     raise TypeError(f"{_type_name(annotation)} is not a type that fanin can read")
@@ -187,6 +194,48 @@ def _refuse_lossy(value: Any, what: str) -> None:
             f"{what} holds a {type(value).__qualname__}: annotate the handler with its type, so that it "
             "comes back as it went"
         )
+
+
+def _refuse_changed(sent: Any, came: Any, what: str) -> None:
+    """Compare what was sent with what will arrive: ``str`` takes a date, and ``dict[str, Any]`` bytes, as JSON text."""
+    if came is None or isinstance(came, (str, int, float)):
+        if sent is None or isinstance(sent, (str, int, float)) or sent == came:
+            return
+        if isinstance(came, str) and isinstance(sent, os.PathLike):
+            return
+    elif isinstance(came, (list, tuple)):
+        if isinstance(sent, (list, tuple)):
+            for before, after in zip(sent, came, strict=True):
+                _refuse_changed(before, after, what)
+            return
+    elif isinstance(came, dict):
+        if isinstance(sent, dict) and list(sent) == list(came):
+            for before, after in zip(sent.values(), came.values(), strict=True):
+                _refuse_changed(before, after, what)
+            return
+    elif type(sent) is type(came):
+        for name in _fields(came):
+            _refuse_changed(getattr(sent, name), getattr(came, name), what)
+        return
+    elif not isinstance(sent, type(came)):  # a dict for a dataclass, a list for a set: read, not cut down
+        return
+    raise BadPayload(
+        f"{what} holds a {type(sent).__qualname__} that would arrive as {type(came).__qualname__} {_short(came)}: "
+        "annotate the handler with its type, or convert it first"
+    )
+
+
+def _fields(value: Any) -> Iterable[str]:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    return ()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _refuse_nan(value: Any, what: str) -> None:
