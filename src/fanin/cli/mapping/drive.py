@@ -259,7 +259,8 @@ class Drive:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # One more Ctrl-C, while we say how to go on, must not end in a traceback.
+                signal.signal(number, signal.SIG_IGN if self._interrupts else handler)
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if number == signal.SIGHUP and self._interrupts == 0:
