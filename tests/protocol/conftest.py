@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.protocol.helpers import clock
 
-from fanin.stores.base import Store
-from tests.protocol.helpers import Clock
-
-
-@pytest.fixture
-def clock(store: Store) -> Clock:
-    return Clock(store)
+__all__ = ["clock"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from fanin.domain import identity, limits
 from fanin.domain.model import Claim, JobRow, NewJob, Report, Settled, Spec, Verdict
@@ -215,3 +216,9 @@ class Clock:
             "CREATE OR REPLACE FUNCTION fanin.clock() RETURNS double precision LANGUAGE sql STABLE PARALLEL SAFE "
             f"AS $$ SELECT extract(epoch FROM statement_timestamp())::double precision + {self._ahead!r} $$",
         )
+
+
+@pytest.fixture
+def clock(store: Store) -> Clock:
+    """The clock of the test's database."""
+    return Clock(store)

@@ -258,3 +258,8 @@ def test_the_rooms_of_the_protocol_pass() -> None:
     findings, rooms, _ = lint(PROTOCOL)
     assert [f"{f.path.name}:{f.line} [{f.rule}] {f.name}: {f.message}" for f in findings] == []
     assert rooms >= 3
+
+
+def test_every_room_has_its_transactions_beside_its_statements() -> None:
+    rooms = {path.stem for path in PROTOCOL.glob("*.sql")}
+    assert rooms == {path.stem for path in PROTOCOL.glob("*.py")} - {"__init__", "steps"}

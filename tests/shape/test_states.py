@@ -1,0 +1,266 @@
+"""The states are written once, in domain/states.py; what repeats them is compared with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanin.domain import states
+from fanin.domain.policy import Policy
+from fanin.domain.states import (
+    JOB_EDGES,
+    JOB_ENDED,
+    JOB_STATES,
+    OUTCOMES,
+    PART_EDGES,
+    PART_ENDED,
+    PART_LIVE,
+    PART_STATES,
+)
+from fanin.protocol import close, lease, redrive, repair, steps
+from fanin.protocol.steps import Query
+from fanin.stores import migrate
+from fanin.stores.base import Store
+from tests.protocol.helpers import (
+    THEN,
+    Clock,
+    append,
+    cancel,
+    claim,
+    done,
+    failed,
+    make,
+    make_open,
+    released,
+    retried,
+    run_all,
+    say,
+    seal,
+    settle,
+    sweep_all,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = sorted(path.stem for path in (ROOT / "src/fanin/protocol").glob("*.sql"))
+STATEMENTS = [query for room in ROOMS for query in steps.parse(room, steps.read(room))]
+
+
+def literals(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"'(\w+)'", text))
+
+
+# The schema
+
+
+@pytest.mark.parametrize("dialect", ["pg", "lite"])
+def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str) -> None:
+    text = "\n".join(m.text for m in migrate.migrations(dialect))
+    lists = {
+        table: {
+            column: literals(listed)
+            for column, listed in re.findall(r"^    (\w+) text[^(\n]*CHECK \(\w+ IN\s*\(([^)]*)\)", body, re.MULTILINE)
+        }
+        for table, body in re.findall(r"CREATE TABLE fanin\.(\w+) \((.*?)\n\)", text, re.DOTALL)
+    }
+    assert lists["job"] == {"status": JOB_STATES, "outcome": OUTCOMES}
+    assert lists["part"] == {"status": PART_STATES}
+    assert f"CHECK ((status IN {JOB_ENDED!r}) = (finished_at IS NOT NULL))" in text
+    assert f"CHECK (NOT ready OR status IN {PART_LIVE!r})" in text
+    assert "CHECK ((status = 'succeeded') = (result IS NOT NULL))" in text
+
+
+def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None:
+    assert PART_LIVE + PART_ENDED == PART_STATES
+    assert ("open", "running", *JOB_ENDED) == JOB_STATES
+    for edges, every in ((JOB_EDGES, JOB_STATES), (PART_EDGES, PART_STATES)):
+        assert {e.source for e in edges} | {e.target for e in edges} == set(every)
+        assert len(set(edges)) == len(edges)
+    assert not any(e.source == "succeeded" for e in PART_EDGES)
+    assert {e.verb for e in JOB_EDGES if e.source in JOB_ENDED} == {"redrive"}
+
+
+# The guards of the SQL
+
+WRITES: dict[str, tuple[str, set[str]]] = {
+    "lease.claim_parts": ("part", {"claim"}),
+    "finish.settle_parts": ("part", {"succeed", "fail", "retry", "release"}),
+    "finish.reap_parts": ("part", {"reap"}),
+    "close.sweep_parts": ("part", {"sweep"}),
+    "redrive.revive_parts": ("part", {"redrive"}),
+    "submit.seal_job": ("job", {"seal"}),
+    "finish.end_job": ("job", {"finish", "close"}),
+    "redrive.reopen_job": ("job", {"redrive"}),
+}
+"""Every statement that changes a state, and what it does by the tables of states."""
+
+
+def writes_status(query: Query) -> bool:
+    assigned = [
+        re.search(r"UPDATE.*?\bSET\s(.*?)\s(?:FROM|WHERE)\s", strip(t), re.DOTALL) for t in query.texts.values()
+    ]
+    return any(found and re.search(r"\bstatus = ", found[1]) for found in assigned)
+
+
+def strip(text: str) -> str:
+    return re.sub(r"--.*", "", text)
+
+
+def test_the_statements_that_change_a_state_are_known() -> None:
+    assert {f"{q.room}.{q.name}" for q in STATEMENTS if writes_status(q)} == set(WRITES)
+
+
+@pytest.mark.parametrize("dialect", ["pg", "lite"])
+@pytest.mark.parametrize("name", WRITES)
+def test_the_guard_of_a_write_names_the_states_that_it_leaves_and_the_write_those_it_enters(
+    name: str, dialect: str
+) -> None:
+    (query,) = [q for q in STATEMENTS if f"{q.room}.{q.name}" == name]
+    machine, verbs = WRITES[name]
+    edges = [e for e in {"part": PART_EDGES, "job": JOB_EDGES}[machine] if e.verb in verbs]
+    sources, targets = {e.source for e in edges}, {e.target for e in edges}
+    text = strip(query.texts[dialect])
+    found = re.search(r"UPDATE fanin\.(\w+).*?SET\s(.*?)\n(?:FROM \w+ AS \w\n)?WHERE (.*?)RETURNING", text, re.DOTALL)
+    assert found is not None, text
+    table, assigned, guard = found.groups()
+    assert table == machine
+    entered = re.search(r"status = (CASE.*?END|'\w+'|:status)", assigned, re.DOTALL)
+    assert entered is not None
+    if entered[1] == ":status":
+        assert targets == set(JOB_ENDED)
+    else:
+        assert set(re.findall(r"(?:THEN |ELSE |^)'(\w+)'", entered[1])) == targets
+    left = {
+        s
+        for one, many in re.findall(r"status (?:= '(\w+)'|IN \(([^)]*)\))", guard)
+        for s in (one, *literals(many))
+        if s
+    }
+    if name == "lease.claim_parts":
+        # ready stands for the states: the schema says that only a live part is ready.
+        assert sources == set(PART_LIVE)
+        assert "p.ready" in guard or "AND ready" in text
+    else:
+        assert left == sources
+
+
+@pytest.mark.parametrize("query", STATEMENTS, ids=lambda q: f"{q.room}.{q.name}")
+def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_one(query: Query) -> None:
+    known = {PART_LIVE, JOB_ENDED, ("open", "running"), ("failed", "abandoned")}
+    for text in query.texts.values():
+        for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):
+            assert literals(many) in known
+        for one in re.findall(r"status (?:=|<>) '(\w+)'", strip(text)):
+            assert one in {*PART_STATES, *JOB_STATES}
+        for one in re.findall(r"outcome\S* (?:=|<>) '(\w+)'", strip(text)):
+            assert one in OUTCOMES
+
+
+# What really happens
+
+
+AUDIT_PG = """
+CREATE TABLE fanin.audit (machine text, old text, new text);
+CREATE FUNCTION fanin.audit_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO fanin.audit VALUES (TG_TABLE_NAME, OLD.status, NEW.status); RETURN NEW; END $$;
+CREATE TRIGGER audit_part AFTER UPDATE ON fanin.part FOR EACH ROW
+    WHEN (OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt) EXECUTE FUNCTION fanin.audit_it();
+CREATE TRIGGER audit_job AFTER UPDATE ON fanin.job FOR EACH ROW
+    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it()
+"""
+AUDIT_LITE = """
+CREATE TABLE fanin.audit (machine text, old text, new text);
+CREATE TRIGGER fanin.audit_part AFTER UPDATE ON fanin.part WHEN OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt
+    BEGIN INSERT INTO fanin_audit VALUES ('part', OLD.status, NEW.status); END;
+CREATE TRIGGER fanin.audit_job AFTER UPDATE ON fanin.job WHEN OLD.status <> NEW.status
+    BEGIN INSERT INTO fanin_audit VALUES ('job', OLD.status, NEW.status); END
+"""
+
+
+def audit(store: Any) -> None:
+    """Note every change of a state from now on."""
+    if store.dialect == "pg":
+        with store.connection() as connection:
+            connection.execute(AUDIT_PG.replace("fanin.", f'"{store.schema}".'))
+    else:
+        store._writer.execute(AUDIT_LITE.replace("fanin.", "fanin_"))
+
+
+def everything(store: Store, clock: Clock) -> None:
+    """Walk along every edge once."""
+    make(store, 0)
+    ended = make(store, 6, attempts=2, then=THEN)
+    a, b, c, d, e, _ = claim(store)
+    settle(store, done(a), failed(b), retried(c), released(d))
+    clock.advance(61)
+    store.run(lambda: lease.wake(0))
+    held = claim(store)
+    assert e.key in {h.key for h in held}
+    settle(store, *[done(h) for h in held if h.key != e.key])
+    clock.advance(61)
+    store.run(lambda: lease.reap(0))
+    assert store.run(lambda: redrive.redrive(0, ended, 1, 1)) == 2
+    run_all(store)
+    for status in ("completed", "failed", "cancelled"):
+        opened = make_open(
+            store, give_up_after=5.0, policy=Policy(give_up="proceed" if status == "completed" else "abandon")
+        )
+        running = make(
+            store, 2, give_up_after=5.0, policy=Policy(give_up="proceed" if status == "completed" else "abandon")
+        )
+        append(store, opened, 0, 1)
+        claim(store, 1)
+        if status == "cancelled":
+            cancel(store, opened)
+            cancel(store, running)
+        clock.advance(6)
+        for job_id in store.read(lambda: close.overdue(0)):
+            store.run(lambda j=job_id: close.give_up(0, j))  # type: ignore[misc]
+        sweep_all(store)
+        assert store.run(lambda j=running: redrive.redrive(0, j, 1, 1)) == 2  # type: ignore[misc]
+        run_all(store)
+    opened = make_open(store)
+    append(store, opened, 0, 1)
+    seal(store, opened, 1)
+    (last,) = claim(store)
+    settle(store, failed(last))
+
+
+def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clock: Clock) -> None:
+    say(store, "SELECT 1")
+    audit(store)
+    everything(store, clock)
+    seen = {
+        m: {(o, n) for machine, o, n in say(store, "SELECT * FROM fanin.audit") if machine == m}
+        for m in ("job", "part")
+    }
+    assert seen["job"] == {(e.source, e.target) for e in JOB_EDGES}
+    assert seen["part"] == {(e.source, e.target) for e in PART_EDGES}
+
+
+# The documents
+
+
+def test_the_page_of_states_draws_both_machines_and_lists_every_outcome() -> None:
+    text = (ROOT / "docs/states.md").read_text()
+    assert re.findall(r"```mermaid\n(.*?)\n```", text, re.DOTALL) == [states.diagram("job"), states.diagram("part")]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)
+    assert tuple(outcome for outcome, _ in rows) == OUTCOMES
+    assert {status for _, status in rows} == set(JOB_ENDED)
+    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES)}:
+        assert f"`{verb}`" in text
+
+
+def test_the_page_of_the_protocol_lists_every_invariant_with_its_sentence() -> None:
+    text = (ROOT / "docs/protocol.md").read_text()
+    assert dict(re.findall(r"^\| (\w\d) \| (.*?) \|$", text, re.MULTILINE)) == repair.CHECKS
+
+
+def test_every_invariant_says_its_sentence_beside_its_query() -> None:
+    text = steps.read("repair")
+    for name, sentence in repair.CHECKS.items():
+        assert re.search(rf"^-- name: {name}\b.*\n(-- all buckets\n)?-- {re.escape(sentence)}\n", text, re.MULTILINE), (
+            name
+        )
