@@ -12,7 +12,7 @@ from fanin.domain.model import Claim
 from fanin.protocol import finish
 from fanin.protocol.steps import Query, Statement, Txn
 from fanin.testing.stepper import Script
-from tests.races.arena import BUCKET, succeed
+from tests.races.stage import BUCKET, succeed
 
 
 def ask(name: str, text: str, **values: Any) -> Statement:
@@ -92,7 +92,7 @@ def check_then_act(claim: Claim) -> Script:
 
 
 def check_in_the_transaction(claim: Claim) -> Txn[str]:
-    """The check is made by counting the live parts, in one transaction: none of two sees the other's, so none is last."""
+    """The live parts are counted in the same transaction: none of two sees the other's end, so none is the last."""
     yield finish_part(claim)
     text = "SELECT count(*) FROM fanin.part WHERE bucket = 0 AND job_id = :job_id AND status IN ('pending', 'running')"
     ((live,),) = yield ask("count_live", text, job_id=claim.job_id)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from fanin.domain.errors import NotAllowedNow
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
 from fanin.protocol import close, lease, submit
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from tests.races.arena import (
-    BUCKET,
-    LAPSED,
     Arena,
     canceller,
     giver_up,
@@ -20,9 +21,9 @@ from tests.races.arena import (
     redriver,
     renewer,
     said,
-    succeed,
     sweeper,
 )
+from tests.races.stage import BUCKET, LAPSED, succeed
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def race(
     return register
 
 
-def held(arena: Arena, parts: int, **options: object) -> tuple[str, list[Claim]]:
+def held(arena: Arena, parts: int, **options: Any) -> tuple[str, list[Claim]]:
     """A job whose parts are all claimed."""
     return arena.job(parts, **options), arena.claims(parts)
 
@@ -357,7 +358,7 @@ def reap_and_cancel(arena: Arena) -> list[Actor]:
 # Creating.
 
 
-def creator(name: str, arena: Arena, parts: int, **options: object) -> Actor:
+def creator(name: str, arena: Arena, parts: int, **options: Any) -> Actor:
     job = arena.new("twice", **options)
     return said(name, lambda: submit.create(job, parts, lambda: [["1"] * parts]), "NEW", "SAME")
 
@@ -385,9 +386,9 @@ def seal_what_is_open(arena: Arena) -> None:
     job_id = arena.new().id
     for count in (1, 2, 3):
         try:
-            arena.store.run(lambda count=count: submit.seal(BUCKET, job_id, count, None, False))
+            arena.store.run(partial(submit.seal, BUCKET, job_id, count, None, False))
             return
-        except submit.NotAllowedNow:
+        except NotAllowedNow:
             continue
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,8 +16,9 @@ from fanin.testing.explorer import Actor, Run, Tally
 from fanin.testing.mutate import replaced, without
 from fanin.testing.stepper import Script, Session, Watcher, once
 from tests.races import broken
-from tests.races.arena import BUCKET, Arena, canceller, succeed
+from tests.races.arena import Arena, canceller
 from tests.races.scenarios import RACES, Race, held
+from tests.races.stage import BUCKET, succeed
 from tests.races.test_races import outcome
 
 Form = Callable[[Claim], Script]
@@ -76,7 +78,7 @@ def test_the_protocol_holds_at_the_same_barrier(arena: Arena) -> None:
     _, claims = held(arena, 2)
     with two_sessions(arena) as (one, two):
         for session, claim in zip((one, two), claims, strict=True):
-            session.play(once(lambda claim=claim: finish.settle(BUCKET, [succeed(claim)])))
+            session.play(once(partial(finish.settle, BUCKET, [succeed(claim)])))
         meet(one, two, "finish.count_down")
         answers = [session.outcome[0].verdict.name for session in (one, two)]
     run = Run()
@@ -108,7 +110,7 @@ def test_some_schedules_break_a_broken_form_and_none_breaks_the_protocol(arena: 
     _, claims = held(arena, 2, successor=None)
     arena.keep()
     protocol = [arena.succeeds(letter, claim) for letter, claim in zip("AB", claims, strict=True)]
-    actors = [Actor(letter, lambda claim=claim: form(claim)) for letter, claim in zip("AB", claims, strict=True)]
+    actors = [Actor(letter, partial(form, claim)) for letter, claim in zip("AB", claims, strict=True)]
     tally = search(arena, actors, race, first=False, at_commits=False)
     print(tally.report(name))
     assert 0 < len(tally.broken) < tally.schedules, "some schedules are harmless, and some are not"

@@ -29,7 +29,8 @@ _PART = f"""INSERT INTO fanin.witness ({_COLUMNS}) SELECT 'part', NEW.job_id, NE
 _JOB = f"""INSERT INTO fanin.witness ({_COLUMNS})
     VALUES ('job', NEW.id, NULL, NEW.run, OLD.status, NEW.status, OLD.run, NEW.run, NULL, NULL);"""
 _CHANGED = {
-    "part": "OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt OR coalesce(OLD.result, '') <> coalesce(NEW.result, '')",
+    "part": "OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt "
+    "OR coalesce(OLD.result, '') <> coalesce(NEW.result, '')",
     "job": "OLD.status <> NEW.status OR OLD.run <> NEW.run",
 }
 
@@ -69,7 +70,8 @@ HISTORY: dict[str, tuple[str, str]] = {
     ),
     "p2": (
         "A recorded result never changes.",
-        "SELECT job_id, idx, old, new, old_result, new_result FROM fanin.witness WHERE what = 'part' AND old = 'succeeded'",
+        "SELECT job_id, idx, old, new, old_result, new_result FROM fanin.witness "
+        "WHERE what = 'part' AND old = 'succeeded'",
     ),
     "p5": (
         "A part changes its state only along the edges of its machine.",
@@ -99,7 +101,8 @@ HISTORY: dict[str, tuple[str, str]] = {
 def violations(store: Store, *, history: bool = False) -> list[str]:
     """What is wrong, one line per invariant: its name, its sentence, and a row that breaks it.
 
-    All queries see one snapshot, so this may be asked while transactions are under way. ``history`` asks the witness too.
+    All queries see one snapshot, so this may be asked while transactions are under way. ``history`` asks the witness
+    too.
     """
     rows = store.table(_everything(store.dialect, history))
     return [f"{row['name']}: {_sentence(row['name'])} {row['broken']}" for row in rows]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from fanin.protocol.steps import Query, Rows, Statement, Txn
+from fanin.protocol.steps import Query, Row, Rows, Statement, Txn
 from fanin.stores.base import Store
 
 T = TypeVar("T")
@@ -54,10 +55,17 @@ class Snapshot:
 
 
 def dump(store: Store) -> dict[str, Rows]:
-    """All rows of all tables in the order of their keys, without what only tells when or by whom they were written."""
-    found: dict[str, Rows] = {}
-    for table in TABLES:
-        rows = select(store, f"SELECT * FROM fanin.{table} ORDER BY 1, 2, 3, 4, 5")
-        unsteady = _UNSTEADY.get(table, ())
-        found[table] = [tuple(value for name, value in row.items() if name not in unsteady) for row in rows]
-    return found
+    """All rows of all tables at one moment, without the columns that say nothing about the state."""
+    found: dict[str, Rows] = {table: [] for table in TABLES}
+    if store.dialect == "pg":  # one statement is one snapshot, whatever commits meanwhile
+        arms = [f"SELECT '{table}' AS name, row_to_json(t)::text AS row FROM fanin.{table} AS t" for table in TABLES]
+        for line in select(store, " UNION ALL ".join(arms)):
+            found[line["name"]].append(_steady(line["name"], json.loads(line["row"])))
+    else:
+        for table in TABLES:
+            found[table] = [_steady(table, row) for row in select(store, f"SELECT * FROM fanin.{table}")]
+    return {table: sorted(rows, key=repr) for table, rows in found.items()}
+
+
+def _steady(table: str, row: dict[str, Any]) -> Row:
+    return tuple(value for name, value in row.items() if name not in _UNSTEADY.get(table, ()))

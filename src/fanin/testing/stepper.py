@@ -56,7 +56,7 @@ class Watcher:
         return bool(row and row[0])
 
     def execute(self, text: str, values: list[Any] | None = None) -> Rows:
-        cursor = self._connection.execute(text, values)  # type: ignore[call-overload]
+        cursor = self._connection.execute(text, values)
         return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:

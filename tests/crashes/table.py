@@ -1,0 +1,289 @@
+"""Every writing transaction of the protocol, as a row: where it starts from, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fanin.domain import limits
+from fanin.domain.model import Claim, Report, Settled
+from fanin.domain.policy import Policy
+from fanin.protocol import close, finish, lease, redrive, submit
+from fanin.protocol.steps import Again, Txn, TxnFactory
+from tests.races.stage import BUCKET, LAPSED, Stage, succeed
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """``of`` is the generator's place in the protocol; ``stage`` makes the rows and gives the transaction."""
+
+    of: str
+    title: str
+    stage: Callable[[Stage], TxnFactory[Any]]
+
+
+TABLE: dict[str, Transaction] = {}
+
+
+def row(of: str, title: str) -> Callable[[Callable[[Stage], TxnFactory[Any]]], Callable[[Stage], TxnFactory[Any]]]:
+    def register(stage: Callable[[Stage], TxnFactory[Any]]) -> Callable[[Stage], TxnFactory[Any]]:
+        TABLE[stage.__name__] = Transaction(of, title, stage)
+        return stage
+
+    return register
+
+
+def held(stage: Stage, parts: int, leases: dict[str, float] | None = None, **options: Any) -> tuple[str, list[Claim]]:
+    job_id = stage.job(parts, **options)
+    return job_id, stage.claims(parts, leases) if leases else stage.claims(parts)
+
+
+def settling(*reports: Report) -> TxnFactory[list[Settled]]:
+    return lambda: finish.settle(BUCKET, reports, "w")
+
+
+def failure(claim: Claim, verb: str = "fail", delay: float = 0.0) -> Report:
+    return Report(claim, verb, error='{"type": "E", "message": "m", "traceback": ""}', delay=delay)
+
+
+# Creating.
+
+
+@row("submit.create", "a job on two counters")
+def create(stage: Stage) -> TxnFactory[bool]:
+    job = stage.new(stripes=2)
+    return lambda: submit.create(job, 3, lambda: [["1", "2"], ["3"]])
+
+
+@row("submit.create", "a job without parts, which ends at once")
+def create_empty(stage: Stage) -> TxnFactory[bool]:
+    job = stage.new()
+    return lambda: submit.create(job, 0, list)
+
+
+@row("submit.open_job", "an open job")
+def open_job(stage: Stage) -> TxnFactory[bool]:
+    job = stage.new(stripes=2, give_up_after=60.0)
+    return lambda: submit.open_job(job)
+
+
+@row("submit.append", "parts of which one stands already")
+def append(stage: Stage) -> TxnFactory[int]:
+    job_id = stage.open(1, stripes=2)
+    return lambda: submit.append(BUCKET, job_id, 0, ["1", "2", "3"])
+
+
+@row("submit.seal", "an open job with parts")
+def seal(stage: Stage) -> TxnFactory[bool]:
+    job_id = stage.open(3, stripes=2)
+    return lambda: submit.seal(BUCKET, job_id, 3, "hash", False)
+
+
+@row("submit.seal", "an open job whose parts have all ended")
+def seal_done(stage: Stage) -> TxnFactory[bool]:
+    job_id = stage.open(1)
+    stage.settled([succeed(claim) for claim in stage.claims(1)])
+    return lambda: submit.seal(BUCKET, job_id, 1, "hash", True)
+
+
+# Leases.
+
+
+@row("lease.claim", "all parts of two jobs")
+def claim(stage: Stage) -> TxnFactory[list[Claim]]:
+    stage.job(2, "one")
+    stage.job(1, "two")
+    return stage.claiming(limit=10)
+
+
+@row("lease.renew", "two leases, and one that is lost")
+def renew(stage: Stage) -> TxnFactory[list[Claim]]:
+    _, (one, two, three) = held(stage, 3)
+    stage.settled([succeed(three)])
+    return lambda: lease.renew(BUCKET, [(two, 900.0), (one, 900.0), (three, 900.0)])
+
+
+@row("lease.checkpoint", "a held part")
+def checkpoint(stage: Stage) -> TxnFactory[bool]:
+    _, (one,) = held(stage, 1)
+    return lambda: lease.checkpoint(one, 900.0, '{"at": 7}')
+
+
+@row("lease.wake", "a lapsed lease and a delayed part")
+def wake(stage: Stage) -> TxnFactory[list[str]]:
+    _, (one, two) = held(stage, 2, LAPSED)
+    stage.settled([failure(one, "retry", delay=1e-9)])
+    return lambda: lease.wake(BUCKET)
+
+
+@row("lease.reap", "a spent part beside live ones")
+def reap(stage: Stage) -> TxnFactory[int]:
+    stage.job(2, attempts=1)
+    stage.claims(1, LAPSED)
+    return lambda: lease.reap(BUCKET)
+
+
+@row("lease.reap", "the last parts of two jobs, one of which is closed")
+def reap_last(stage: Stage) -> TxnFactory[int]:
+    held(stage, 1, LAPSED, name="one", attempts=1)
+    other, _ = held(stage, 1, LAPSED, name="two", attempts=1)
+    stage.store.run(lambda: close.cancel(BUCKET, other))
+    return lambda: lease.reap(BUCKET)
+
+
+# Reports.
+
+
+@row("finish.settle", "a success with others to come")
+def succeed_one(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one, _) = held(stage, 2)
+    return settling(succeed(one))
+
+
+@row("finish.settle", "the last success, with a successor")
+def succeed_last(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one,) = held(stage, 1)
+    return settling(succeed(one))
+
+
+@row("finish.settle", "the last success of a chain that is too deep")
+def succeed_too_deep(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one,) = held(stage, 1, depth=limits.JOB_DEPTH_LEVELS)
+    return settling(succeed(one))
+
+
+@row("finish.settle", "a batch over two jobs, which ends both")
+def succeed_batch(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, one = held(stage, 2, name="one", stripes=2)
+    _, two = held(stage, 1, name="two")
+    return settling(*(succeed(claim) for claim in [*two, *one]))
+
+
+@row("finish.settle", "a failure with others to come")
+def fail_one(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one, _) = held(stage, 2)
+    return settling(failure(one))
+
+
+@row("finish.settle", "the last failure, tolerated")
+def fail_last(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one,) = held(stage, 1, policy=Policy(tolerate=1))
+    return settling(failure(one))
+
+
+@row("finish.settle", "a failure that closes the job")
+def fail_fast(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one, *_) = held(stage, 3, stripes=2, policy=Policy(fail_fast=True))
+    return settling(failure(one))
+
+
+@row("finish.settle", "the success that makes the quorum")
+def quorum(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one, *_) = held(stage, 3, stripes=2, policy=Policy(quorum=1))
+    return settling(succeed(one))
+
+
+@row("finish.settle", "a retry, later")
+def retry(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one,) = held(stage, 1)
+    return settling(failure(one, "retry", delay=5.0))
+
+
+@row("finish.settle", "a retry without an attempt left")
+def retry_spent(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one,) = held(stage, 1, attempts=1)
+    return settling(failure(one, "retry"))
+
+
+@row("finish.settle", "a release")
+def release(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one,) = held(stage, 1, attempts=1)
+    return settling(Report(one, "release"))
+
+
+@row("finish.settle", "a stale token, a closed job and a success in one batch")
+def mixed(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (stale,) = held(stage, 1, LAPSED, name="one")
+    stage.store.run(lambda: lease.wake(BUCKET))
+    stage.claims(1)
+    closed, (late,) = held(stage, 1, name="two")
+    stage.store.run(lambda: close.cancel(BUCKET, closed))
+    _, (good,) = held(stage, 1, name="three")
+    return settling(succeed(stale), succeed(late), succeed(good))
+
+
+@row("runtime exchange", "the reports of one batch and the claim of the next")
+def exchange(stage: Stage) -> TxnFactory[tuple[list[Settled], list[Claim]]]:
+    _, (late,) = held(stage, 1, name="closed")
+    stage.store.run(lambda: close.cancel(BUCKET, late.job_id))
+    _, (one,) = held(stage, 1)
+    stage.job(2, "next")
+    claiming = stage.claiming(limit=10)
+
+    def both(reporting: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
+        try:
+            answers = yield from reporting()
+        except Again as again:
+            replacement = again.factory
+            raise Again(lambda: both(replacement)) from None
+        return answers, (yield from claiming())
+
+    return lambda: both(settling(succeed(late), succeed(one)))
+
+
+# Closing and opening again.
+
+
+@row("close.cancel", "a running job")
+def cancel(stage: Stage) -> TxnFactory[bool]:
+    job_id, _ = held(stage, 2, stripes=2)
+    return lambda: close.cancel(BUCKET, job_id, "no longer wanted")
+
+
+@row("close.cancel", "an open job")
+def cancel_open(stage: Stage) -> TxnFactory[bool]:
+    job_id = stage.open(2, stripes=2)
+    return lambda: close.cancel(BUCKET, job_id)
+
+
+@row("close.give_up", "going on with what has arrived")
+def give_up(stage: Stage) -> TxnFactory[bool]:
+    job_id, (one, _) = held(stage, 2, give_up_after=-1.0, policy=Policy(give_up="proceed"))
+    stage.settled([succeed(one)])
+    return lambda: close.give_up(BUCKET, job_id)
+
+
+@row("close.give_up", "abandoning")
+def abandon(stage: Stage) -> TxnFactory[bool]:
+    job_id, _ = held(stage, 2, give_up_after=-1.0)
+    return lambda: close.give_up(BUCKET, job_id)
+
+
+@row("close.sweep", "a closed counter with a held and a pending part")
+def sweep(stage: Stage) -> TxnFactory[int]:
+    job_id = stage.job(2)
+    stage.claims(1)
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    return lambda: close.sweep(BUCKET, job_id, 0)
+
+
+def ended_job(stage: Stage) -> str:
+    """A cancelled job with a failed, a succeeded, an abandoned and an unswept part."""
+    job_id, (one, two, _, _) = held(stage, 4, stripes=4)
+    stage.settled([failure(one), succeed(two)])
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    stage.store.run(lambda: close.sweep(BUCKET, job_id, 2))
+    return job_id
+
+
+@row("redrive.redrive", "everything")
+def redrive_all(stage: Stage) -> TxnFactory[int]:
+    job_id = ended_job(stage)
+    return lambda: redrive.redrive(BUCKET, job_id, 1, 2, give_up_after=60.0)
+
+
+@row("redrive.redrive", "a chosen part")
+def redrive_chosen(stage: Stage) -> TxnFactory[int]:
+    job_id = ended_job(stage)
+    return lambda: redrive.redrive(BUCKET, job_id, 1, 2, [0])

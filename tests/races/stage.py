@@ -1,0 +1,93 @@
+"""Jobs to start a test from, on either database, and ordinary workers to finish what a test left."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from fanin.domain.identity import keyed_job_id
+from fanin.domain.model import Claim, NewJob, Report, Settled, Spec
+from fanin.domain.policy import Policy
+from fanin.protocol import close, finish, lease, submit
+from fanin.protocol.steps import TxnFactory
+from fanin.stores.base import Store
+from fanin.testing.invariants import FORGET
+from fanin.testing.state import TABLES, execute
+
+BUCKET = 0
+QUEUE, TASK, THEN = "default", "work", "assemble"
+LEASES = {TASK: 600.0, THEN: 600.0}
+LAPSED = {TASK: -1.0, THEN: -1.0}
+ROUNDS = 20
+
+
+def succeed(claim: Claim) -> Report:
+    """A report whose result names its claim, so that a result of somebody else can be seen."""
+    return Report(claim, "succeed", result=f'"{claim.claim_id}"')
+
+
+class Stage:
+    """A database with the witness installed. Ids are the same in every run, so that states can be compared."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._numbers = itertools.count(1)
+
+    def clear(self) -> None:
+        execute(self.store, *(f"DELETE FROM fanin.{table}" for table in reversed(TABLES)), FORGET)
+
+    def new(self, name: str = "job", **options: Any) -> NewJob:
+        values: dict[str, Any] = {
+            "id": keyed_job_id(name), "bucket": BUCKET, "task": TASK, "queue": QUEUE, "key": name,
+            "request_hash": "hash of " + name, "successor": msgspec.json.encode(Spec(task=THEN)).decode(),
+        }  # fmt: skip
+        rule = options.pop("policy", None)
+        if isinstance(rule, Policy):
+            values["policy"] = msgspec.json.encode(rule).decode()
+        return NewJob(**{**values, **options})
+
+    def job(self, parts: int, name: str = "job", **options: Any) -> str:
+        """A running job with so many pending parts."""
+        job = self.new(name, **options)
+        self.store.run(lambda: submit.create(job, parts, lambda: [["1"] * parts] if parts else []))
+        return job.id
+
+    def open(self, parts: int, name: str = "job", **options: Any) -> str:
+        """An open job with so many pending parts."""
+        job = self.new(name, give_up_after=3600.0, **options)
+        self.store.run(lambda: submit.open_job(job))
+        self.store.run(lambda: submit.append(BUCKET, job.id, 0, ["1"] * parts))
+        return job.id
+
+    def claims(self, count: int, leases: dict[str, float] = LEASES) -> list[Claim]:
+        """Claim exactly so many parts, each under a claim id of its own."""
+        found = [self.store.run(self.claiming(leases))[0] for _ in range(count)]
+        assert len(found) == count
+        return found
+
+    def claiming(self, leases: dict[str, float] = LEASES, limit: int = 1) -> TxnFactory[list[Claim]]:
+        claim_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
+        return lambda: lease.claim(BUCKET, QUEUE, leases, limit, claim_id, "w")
+
+    def settled(self, reports: Sequence[Report]) -> list[Settled]:
+        return self.store.run(lambda: finish.settle(BUCKET, reports, "w"))
+
+    def drain(self) -> None:
+        """Ordinary workers, until there is nothing left to do: every lease that is still held runs out at once."""
+        execute(self.store, "UPDATE fanin.part SET due_at = 0 WHERE status = 'running' AND NOT ready")
+        for _ in range(ROUNDS):
+            self.store.run(lambda: lease.wake(BUCKET))
+            busy = self.store.run(lambda: lease.reap(BUCKET))
+            claims = self.store.run(self.claiming(limit=100))
+            if claims:
+                self.settled([succeed(claim) for claim in claims])
+            for job_id, stripe in self.store.read(lambda: close.unswept(BUCKET)):
+                busy += self.store.run(partial(close.sweep, BUCKET, job_id, stripe))
+            if not busy and not claims:
+                return
+        raise AssertionError(f"still not at rest after {ROUNDS} rounds")
