@@ -160,4 +160,7 @@ def with_one_worker(directory: Path, options: argparse.Namespace) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the workers have given their parts back")
