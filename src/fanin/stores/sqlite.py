@@ -234,7 +234,7 @@ class SqliteStore(Store):
         check_file_system(self.path)
         claim_file(self.path, "apsw")
         with translated(self.path):
-            connection = apsw.Connection(self.path)
+            connection = self.open()
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             mode = next(connection.execute("PRAGMA journal_mode = WAL"))[0]
             if mode != "wal":
@@ -248,6 +248,10 @@ class SqliteStore(Store):
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
             connection.create_scalar_function("fanin_clock", self._now, 0)
             return connection
+
+    def open(self) -> apsw.Connection:
+        """The bare connection; the testing kit puts a recording file system here."""
+        return apsw.Connection(self.path)
 
 
 def execute(connection: apsw.Connection, statement: Statement) -> Rows:
