@@ -13,6 +13,8 @@ from fanin.cli.tables import STATUS_COLOURS, job_facts, name, number, short, spa
 from fanin.domain.errors import BadOption
 from fanin.domain.states import JOB_STATES
 
+HEADINGS = ("job", "name", "state", "done", "failed", "age", "took")
+
 
 def jobs(
     *,
@@ -37,30 +39,26 @@ def jobs(
     if not found:
         screen.print("no jobs" if state is None else f"no {state} jobs")
         return exits.OK
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("job", no_wrap=True)
-    table.add_column("name", overflow="ellipsis", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for heading in ("done", "failed", "age", "took"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for n, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if n < 3 else "right", no_wrap=True)
     now = time.time()
+    lines = []
     for row, progress in found:
-        colour = STATUS_COLOURS[row.status]
         done = f"{number(progress.total - progress.remaining)}/{number(progress.total)}"
-        failed = f"[red]{number(progress.failed)}[/]" if progress.failed else "0"
         took = span((row.finished_at or now) - row.created_at)
-        from rich.markup import escape
-
-        table.add_row(
-            short(row.id),
-            escape(name(row)),
-            f"[{colour}]{status(row)}[/]",
-            done,
-            failed,
-            span(now - row.created_at),
-            took,
-        )
+        ages = [number(progress.failed), span(now - row.created_at), took]
+        lines.append([short(row.id), name(row), status(row), done, *ages])
+    # Only the name gives way on a narrow terminal; a cut count or state would be wrong.
+    others = [max(len(line[n]) for line in [*lines, list(HEADINGS)]) + 2 for n in range(7) if n != 1]
+    room = max(screen.width - sum(others) - 2, 12)
+    for (row, progress), line in zip(found, lines, strict=True):
+        line[1] = escape(line[1] if len(line[1]) <= room else line[1][: room - 1] + "…")
+        line[2] = f"[{STATUS_COLOURS[row.status]}]{line[2]}[/]"
+        line[4] = f"[red]{line[4]}[/]" if progress.failed else line[4]
+        table.add_row(*line)
     screen.print(table)
     return exits.OK

@@ -43,16 +43,15 @@ def moment(at: float | None) -> str:
 
 def status(row: JobRow) -> str:
     """The state, and the outcome where it says more."""
-    extra = f" ({row.outcome})" if row.outcome not in (None, "all_ok", "cancelled") else ""
-    return row.status + extra
+    more = {"with_failures": ", with failures", "partial": ", partial", "gave_up": ", gave up", "refused": ", refused"}
+    return row.status + more.get(row.outcome or "", "")
 
 
 def name(row: JobRow) -> str:
     """What a person would call the job: the command of a map, else its key, else its task."""
     meta = msgspec.json.decode(row.meta) if row.meta else None
     command = meta.get("command") if isinstance(meta, dict) and row.task == "fanin.map" else None
-    made = " ".join(command.split()) if command else row.key or row.task
-    return made if len(made) <= 40 else made[:39] + "…"
+    return " ".join(command.split()) if command else row.key or row.task
 
 
 def job_facts(row: JobRow, progress: Progress) -> dict[str, Any]:

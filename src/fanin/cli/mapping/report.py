@@ -65,12 +65,13 @@ class Reporter:
 
     def retried(self, number: int, attempt: int, message: str, delay: float) -> None:
         """An attempt failed; the part will be tried again."""
-        what = message.partition("\n")[0]
+        what, _, said = message.partition("\n")
         self.screen.event(
             event="retry", number=number, item=self._item(number), attempt=attempt, error=message, delay=round(delay, 3)
         )
         if not self.screen.json:
-            self.screen.note(f"part {number} ({self._item(number)!r}): {what}; again in {delay:.1f} s")
+            last = f" ({said.splitlines()[-1][:100]})" if said else ""
+            self.screen.note(f"part {number} ({self._item(number)!r}): {what}{last}; again in {delay:.1f} s")
 
     def rest(self, failures: list[Failure]) -> None:
         """The failures that nobody has told yet, at the end; not more than a few."""
