@@ -2,8 +2,9 @@
 
 A fenced block whose info string begins with ``python`` is run as a script, one that begins with ``console`` line by
 line: what follows ``$ `` is given to bash, and the lines under it are the output that is expected (none: any).
-``…`` stands for any text. More words in the info string: a file name saves the block under it before it is run,
-``no-run`` shows it only, ``fails`` expects a status other than 0. The blocks of one document share a folder.
+``…`` stands for any text in a line, a line of it for any lines. More words in the info string: a file name saves the
+block under it before it is run, ``no-run`` shows it only, ``fails`` expects a status other than 0. The blocks of one
+document share a folder.
 """
 
 from __future__ import annotations
@@ -78,11 +79,16 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def matches(expected: tuple[str, ...], said: str) -> bool:
-    """Whether the output is as shown: line by line, spaces squeezed, ``…`` for any text, a line of it for any lines."""
-    wanted = "\n".join(" ".join(line.split()) for line in expected if line.strip())
-    found = "\n".join(" ".join(line.split()) for line in said.splitlines() if line.strip())
-    pattern = ".*".join(re.escape(piece) for piece in wanted.split("…"))
-    return re.fullmatch(pattern, found, re.DOTALL) is not None
+    """Whether the output is as shown, spaces squeezed. ``…`` is any text in a line, a line of it any lines or none."""
+    found = "".join(" ".join(line.split()) + "\n" for line in said.splitlines() if line.strip())
+    pattern = "".join(_line_pattern(" ".join(line.split())) for line in expected if line.strip())
+    return re.fullmatch(pattern, found) is not None
+
+
+def _line_pattern(shown: str) -> str:
+    if shown == "…":
+        return r"(?:[^\n]*\n)*"
+    return r"[^\n]*".join(re.escape(piece) for piece in re.split(r" ?… ?", shown)) + r"\n"
 
 
 @dataclass
@@ -98,7 +104,11 @@ class Shell:
     def run(self, document: str, block: Block) -> None:
         """Run one block. Raises AssertionError with its output if it is not as the document says."""
         where = f"{document}:{block.line}"
-        text = block.text if self.url is None else block.text.replace(POSTGRES_URL, self.url)
+        text = block.text
+        if self.url is not None:
+            # A connection of the reader's own is opened by psycopg, which does not know our part of the URL.
+            own = f'psycopg.connect("{POSTGRES_URL}")'
+            text = text.replace(own, f'psycopg.connect("{self.url.partition("?")[0]}")').replace(POSTGRES_URL, self.url)
         if block.language == "python":
             file = self.folder / (block.file or f"block_{block.line}.py")
             file.write_text(text, "utf-8")
