@@ -24,6 +24,7 @@ import pytest
 from tests.support.databases import SQLITE, migrate_database, postgres_flavours, schema_of_its_own
 from tests.support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.postgres import RUN_VARIABLE, Guard, Server, own_server, shared_server
+from tools import mutants
 
 if TYPE_CHECKING:
     import fanin
@@ -38,6 +39,7 @@ hypothesis.settings.load_profile("fanin")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    mutants.apply_from_environment()
     # The first process of the run holds the guard; the workers of xdist inherit the directory's name.
     if RUN_VARIABLE not in os.environ:
         guard = config.stash[GUARD] = Guard()
@@ -54,9 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database" not in metafunc.fixturenames:
         return
     every_version = metafunc.definition.get_closest_marker("pg_versions") is not None
-    servers = [
-        pytest.param(flavour, id=name) for name, flavour in postgres_flavours(every_version=every_version)
-    ]
+    servers = [pytest.param(flavour, id=name) for name, flavour in postgres_flavours(every_version=every_version)]
     only_postgres = not {"pg_server", "own_pg"}.isdisjoint(metafunc.fixturenames)
     if only_postgres and not servers:
         servers = [pytest.param("off", id="pg", marks=pytest.mark.skip(reason="FANIN_TEST_PG=off"))]
