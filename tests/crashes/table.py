@@ -112,7 +112,7 @@ def checkpoint(stage: Stage) -> TxnFactory[bool]:
 
 @row("lease.wake", "a lapsed lease and a delayed part")
 def wake(stage: Stage) -> TxnFactory[list[str]]:
-    _, (one, two) = held(stage, 2, LAPSED)
+    _, (one, _) = held(stage, 2, LAPSED)
     stage.settled([failure(one, "retry", delay=1e-9)])
     return lambda: lease.wake(BUCKET)
 
