@@ -21,7 +21,7 @@ from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
 from fanin.runtime.part import running_part
-from fanin.runtime.task import Task
+from fanin.runtime.task import Filter, Task
 from fanin.stores.base import Store
 
 P = ParamSpec("P")
@@ -106,8 +106,8 @@ class AsyncApp:
         queue: str = "default",
         priority: int = 0,
         backoff: Backoff | Duration | None = None,
-        retry_on: tuple[type[BaseException], ...] = (BaseException,),
-        give_up_on: tuple[type[BaseException], ...] = (),
+        retry_on: Filter = (BaseException,),
+        give_up_on: Filter = (),
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(self, function: Any = None, **options: Any) -> Any:
         """See `App.task`."""

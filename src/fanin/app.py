@@ -17,7 +17,7 @@ from fanin.payloads import Feed, Spool
 from fanin.protocol import read
 from fanin.protocol.steps import Txn
 from fanin.runtime.part import running_part
-from fanin.runtime.task import Task, check_attempts, check_name, check_priority
+from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
 
 P = ParamSpec("P")
@@ -58,8 +58,8 @@ class App:
         queue: str = "default",
         priority: int = 0,
         backoff: Backoff | Duration | None = None,
-        retry_on: tuple[type[BaseException], ...] = (BaseException,),
-        give_up_on: tuple[type[BaseException], ...] = (),
+        retry_on: Filter = (BaseException,),
+        give_up_on: Filter = (),
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(self, function: Any = None, **options: Any) -> Any:
         """Register a handler. See `fanin.runtime.task.Task` for the options.

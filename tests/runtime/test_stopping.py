@@ -7,13 +7,12 @@ import os
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 import fanin
 from tests.runtime import process_tasks
 from tests.runtime.rows import execute
-from tests.runtime.working import until, working
+from tests.runtime.working import is_gone, until, working
 
 
 def parts(app: fanin.App, job: fanin.Job) -> list[tuple[str, bool, int, int]]:
@@ -125,8 +124,7 @@ def test_a_process_that_outlasts_the_grace_is_killed_and_its_part_given_back(app
         until(started.exists, "the child has begun")
         worker.stop(now=True)
         worker.join()
-    child = int(started.read_text())
-    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", "the child is gone")
+    assert is_gone(int(started.read_text())), "its child goes on"
     assert parts(app, job) == [("pending", True, 1, 3)]
 
 

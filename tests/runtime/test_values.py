@@ -97,8 +97,12 @@ def test_a_typed_value_comes_back_equal(sqlite_url: str, annotation: Any, value:
     """F085: as an argument, as a result, and both together"""
     seen: list[Any] = []
 
+    def note(x: Any) -> Any:
+        seen.append(x)
+        return x
+
     with fanin.App(sqlite_url) as app:
-        task = app.task(handler(annotation, lambda x: (seen.append(x), x)[1]))
+        task = app.task(handler(annotation, note))
         job = app.map(task, [value], run=True)
         found = job.result(30)
     expected = {"a": [1, 2]} if annotation is Any else value  # plain JSON has lists only
@@ -109,7 +113,22 @@ def test_a_typed_value_comes_back_equal(sqlite_url: str, annotation: Any, value:
 
 def test_values_are_the_same_on_both_databases(app: fanin.App) -> None:
     """F082, F087: the empty ones, and what databases like to trip over"""
-    values = [None, False, 0, "", [], {}, 0.0, "a\x00b", {"\x00": "\\u0000"}, "'; --", "\u2028", 2**63, -(2**70), 1e308]
+    values: list[Any] = [
+        None,
+        False,
+        0,
+        "",
+        [],
+        {},
+        0.0,
+        "a\x00b",
+        {"\x00": "\\u0000"},
+        "'; --",
+        "\u2028",
+        2**63,
+        -(2**70),
+        1e308,
+    ]
 
     @app.task
     def echo(x: Any) -> Any:
@@ -140,7 +159,7 @@ def test_without_an_annotation_only_plain_json_is_taken(sqlite_url: str, value: 
     with fanin.App(sqlite_url) as app:
 
         @app.task
-        def work(x):  # type: ignore[no-untyped-def]
+        def work(x):
             return x
 
         with pytest.raises(fanin.BadPayload, match=r"part 1: argument 'x' of task"):
@@ -156,7 +175,7 @@ def test_a_result_that_cannot_be_stored_fails_its_part_at_once(sqlite_url: str, 
     with fanin.App(sqlite_url) as app:
 
         @app.task(attempts=5)
-        def work(x):  # type: ignore[no-untyped-def]
+        def work(x):
             return value if x == 0 else x
 
         job = app.map(work, [0, 1], tolerate=1, run=True).wait(30)
@@ -171,7 +190,8 @@ WRONG: list[tuple[Any, Any]] = [
     (str, uuid.UUID(int=1)), (str, Colour.RED), (str, decimal.Decimal(1)), (bytes, "ÿ"), (dt.date, "tomorrow"),
     (Point, {"x": "one"}), (Point, 3), (Colour, "green"), (list[int], ["a"]), (set[int], {"a"}), (Model, {"name": 1}),
     (tuple[int, int], (1,)), (float, "1"), (bool, 1), (Base, Derived(1, 2)),
-    (dict[str, Any], {"when": dt.date(2024, 1, 1)}), (dict[str, Any], {"k": {1: 2}}), (list[Any], [b"x"]), (Point, Point(1, about={"x": {1, 2}})),
+    (dict[str, Any], {"when": dt.date(2024, 1, 1)}), (dict[str, Any], {"k": {1: 2}}), (list[Any], [b"x"]),
+    (Point, Point(1, about={"x": {1, 2}})),
     (dict[str, object], {"x": b""}),
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import fanin
@@ -22,6 +23,18 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SEC
         assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
         time.sleep(0.005)
     return found
+
+
+def is_gone(pid: int, seconds: float = 5.0) -> bool:
+    """Whether a process ends within so many seconds (a zombie has ended)."""
+
+    def state() -> str:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return "gone"
+
+    return bool(until(lambda: state() in ("gone", "Z", "X"), f"process {pid} ended", seconds))
 
 
 class Working(Worker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ class Counts(NamedTuple):
     failed: int
     sealed: bool
 
+    @property
+    def abandoned(self) -> int:
+        """Parts that an earlier run left behind and that this run has not taken up again."""
+        return self.created - self.remaining - self.succeeded - self.failed
+
 
 class Ending(NamedTuple):
     """How a run ends: the job's status, its outcome, a reason for people, and whether its successor is due."""
@@ -91,15 +97,16 @@ def close_early(policy: Policy, counts: Counts) -> Ending | None:
 
 
 def natural_end(policy: Policy, counts: Counts) -> Ending:
-    """The ending of a job whose last part has just ended."""
+    """The ending of a job whose last part has just ended. A part that stays abandoned is no success either."""
+    missing = counts.failed + counts.abandoned
     if policy.quorum is not None:
         if counts.succeeded >= policy.quorum:
-            return Ending("completed", "all_ok" if counts.failed == 0 else "with_failures", None, True)
+            return Ending("completed", "all_ok" if missing == 0 else "with_failures", None, True)
         reason = f"quorum of {policy.quorum} not reached: {counts.succeeded} of {counts.created} parts succeeded"
         return Ending("failed", "too_many_failures", reason, False)
-    if counts.failed == 0:
+    if missing == 0:
         return Ending("completed", "all_ok", None, True)
-    if counts.failed <= tolerated(policy, counts.created):
+    if missing <= tolerated(policy, counts.created):
         return Ending("completed", "with_failures", None, True)
     return _too_many(policy, counts)
 
@@ -120,7 +127,8 @@ def _too_many(policy: Policy, counts: Counts) -> Ending:
         allowed = f"{policy.tolerate_percent:g}%"
     else:
         allowed = str(policy.tolerate)
-    reason = f"{counts.failed} of {counts.created} parts failed, tolerated {allowed}"
+    abandoned = f" and {counts.abandoned} abandoned" if counts.abandoned else ""
+    reason = f"{counts.failed} of {counts.created} parts failed{abandoned}, tolerated {allowed}"
     return Ending("failed", "too_many_failures", reason, False)
 
 
@@ -154,11 +162,19 @@ class Backoff(msgspec.Struct, frozen=True):
     cap: float = 300.0
     jitter: float = 0.5
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise BadOption(f"Backoff({name}={value!r}): give a finite number, zero or more")
+        if self.jitter > 1:
+            raise BadOption(f"Backoff(jitter={self.jitter}): a share of the delay, 0 to 1")
+
     def delay(self, attempt: int, draw: float | None = None) -> float:
         """Seconds to wait after attempt number ``attempt`` (from 1) failed. Never overflows."""
         cap = min(self.cap, limits.DELAY_SECONDS_MAX)
         try:
-            full = min(self.first * self.factor ** (attempt - 1), cap)
+            full = min(self.first * float(self.factor) ** (attempt - 1), cap) if self.first else 0.0
         except OverflowError:
             full = cap
         drawn = random.random() if draw is None else draw

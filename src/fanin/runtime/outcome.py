@@ -8,8 +8,20 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
-from fanin.domain.errors import BadPayload, LeaseLost, Permanent, RetryLater
+from fanin.domain.errors import (
+    BadOption,
+    BadPayload,
+    KeyConflict,
+    LeaseLost,
+    LimitExceeded,
+    Permanent,
+    RetryLater,
+    Unavailable,
+)
 from fanin.runtime.task import Task
+
+_SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
+"""What another attempt would meet again."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -34,10 +46,11 @@ def failed(task: Task[..., Any], problem: BaseException, attempt: int) -> Outcom
     if isinstance(problem, LeaseLost):
         return Outcome("lost")
     error = describe(problem)
+    if isinstance(problem, Unavailable):  # a database that is away is no failure of the part
+        return Outcome("release", error=error, delay=task.backoff.delay(attempt))
     if isinstance(problem, RetryLater):
         return Outcome("retry", error=error, delay=_finite(problem.seconds))
-    permanent = isinstance(problem, (Permanent, BadPayload, *task.give_up_on)) or not isinstance(problem, task.retry_on)
-    if permanent:
+    if isinstance(problem, (*_SAME_AGAIN, *task.give_up_on)) or not isinstance(problem, task.retry_on):
         return Outcome("fail", error=error)
     return Outcome("retry", error=error, delay=task.backoff.delay(attempt))
 
@@ -46,37 +59,37 @@ def describe(problem: BaseException) -> str:
     """Type, message and traceback as JSON, bounded, whatever the exception's own methods do."""
     try:
         trace = "".join(traceback.format_exception(type(problem), problem, problem.__traceback__))
-    except Exception:  # a traceback whose parts cannot be printed
+    except BaseException:  # a traceback whose parts cannot be printed
         trace = ""
     try:
         message = str(problem)
-    except Exception as unprintable:
+    except BaseException as unprintable:
         message = f"(the message cannot be printed: {type(unprintable).__name__})"
     return error_json(type(problem).__qualname__, message, trace)
 
 
 def error_json(kind: str, message: str, trace: str = "") -> str:
-    third = limits.ERROR_BYTES // 4
-    record = {
-        "type": _clean(kind, 200),
-        "message": _clean(message, third),
-        "traceback": _clean(trace, 2 * third),
-    }
-    return msgspec.json.encode(record).decode()
+    """A failure as JSON of at most `limits.ERROR_BYTES` bytes."""
+    share = limits.ERROR_BYTES // 4
+    while True:
+        record = {"type": _clean(kind, 200), "message": _clean(message, share), "traceback": _clean(trace, 2 * share)}
+        data = msgspec.json.encode(record)
+        if len(data) <= limits.ERROR_BYTES:
+            return data.decode()
+        share //= 2  # a character may take six bytes
 
 
 def _clean(text: str, limit: int) -> str:
     """Without lone surrogates, and cut in the middle: both ends of a traceback tell something."""
-    text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) > limit:
         half = limit // 2
         text = f"{text[:half]}\n… {len(text) - limit} characters cut …\n{text[-half:]}"
-    return text
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _finite(value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
     return min(max(number, 0.0), limits.DELAY_SECONDS_MAX) if number == number else 0.0

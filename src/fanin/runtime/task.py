@@ -19,6 +19,8 @@ from fanin.stores.base import Store
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Filter = type[BaseException] | tuple[type[BaseException], ...]
+
 MODES = ("thread", "async", "process")
 
 
@@ -27,8 +29,8 @@ class Task(Generic[P, R]):
 
     attempts: how often a part may be tried, lost workers included. lease: how long a part stays held without a
     heartbeat; heartbeats go out at a third of it. timeout: how long one attempt may run. backoff: the waits between
-    attempts. retry_on, give_up_on: exception classes; the latter wins. mode: ``thread`` (default for ``def``),
-    ``async`` (always for ``async def``) or ``process`` (can be killed, and does not hold the worker's interpreter).
+    attempts. retry_on, give_up_on: an exception class or a tuple of them; the latter wins. mode: ``thread`` (default for
+    ``def``), ``async`` (always for ``async def``) or ``process`` (can be killed, and does not hold the worker's interpreter).
     """
 
     def __init__(
@@ -43,8 +45,8 @@ class Task(Generic[P, R]):
         queue: str = "default",
         priority: int = 0,
         backoff: Backoff | Duration | None = None,
-        retry_on: tuple[type[BaseException], ...] = (BaseException,),
-        give_up_on: tuple[type[BaseException], ...] = (),
+        retry_on: Filter = (BaseException,),
+        give_up_on: Filter = (),
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -69,8 +71,8 @@ class Task(Generic[P, R]):
             self.backoff = backoff
         else:
             self.backoff = Backoff(first=seconds(backoff, "backoff"))
-        self.retry_on = retry_on
-        self.give_up_on = give_up_on
+        self.retry_on = check_filter(retry_on, "retry_on")
+        self.give_up_on = check_filter(give_up_on, "give_up_on")
         self.signature = Signature(function, self.name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -113,6 +115,14 @@ def check_attempts(value: int) -> int:
     if type(value) is not int or not 1 <= value <= limits.ATTEMPTS:
         raise BadOption(f"attempts={value!r}: give a whole number from 1 to {limits.ATTEMPTS}")
     return value
+
+
+def check_filter(value: Filter, what: str) -> tuple[type[BaseException], ...]:
+    kinds = value if isinstance(value, tuple) else (value,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise BadOption(f"{what}={value!r}: give an exception class, or a tuple of them")
+    return kinds
 
 
 def check_priority(value: int) -> int:
