@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import dict_row
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import close, finish, lease, redrive
-from fanin.protocol.steps import TxnFactory
+from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.explorer import Actor, Explorer, Run
 from fanin.testing.invariants import FORGET, violations
@@ -28,6 +30,7 @@ class Arena(Stage):
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store)
         self._snapshot: Snapshot | None = None
+        self._judge = store.connect()
         self.answers: list[tuple[Report, Settled]] = []
         """What this schedule's workers were told about their reports."""
 
@@ -44,8 +47,19 @@ class Arena(Stage):
 
     def explorer(self, actors: Sequence[Actor], *, at_commits: bool = True) -> Explorer:
         """``at_commits``: judge after every COMMIT, while others are in the middle, and not at the end alone."""
-        judge = (lambda _: violations(self.store, history=True)) if at_commits else None
+        judge = (lambda _: self.violations()) if at_commits else None
         return Explorer(self.store, actors, self.reset, judge)
+
+    def violations(self) -> list[str]:
+        return violations(self.store, history=True, ask=self._ask)
+
+    def _ask(self, statement: Statement) -> list[dict[str, Any]]:
+        """Prepared on a connection of its own: planning all invariants takes longer than asking them."""
+        cursor = self._judge.cursor(row_factory=dict_row)
+        return cursor.execute(statement.query.for_postgres(self.store.schema), prepare=True).fetchall()
+
+    def close(self) -> None:
+        self._judge.close()
 
     def conclude(self, run: Run, race: Race) -> None:
         """Judge a schedule, let ordinary workers finish what it left, and judge again."""
@@ -59,7 +73,7 @@ class Arena(Stage):
             self.drain()
         except Exception as problem:  # a broken database may refuse anything: that is a finding, not an error
             run.problems.append(f"workers could not finish the rest: {problem!r}")
-        run.problems += [f"{p} (afterwards)" for p in violations(self.store, history=True)]
+        run.problems += [f"{p} (afterwards)" for p in self.violations()]
         run.problems += [
             f"never ended: {row}"
             for row in select(self.store, "SELECT id, status, run FROM fanin.job WHERE status IN ('open', 'running')")

@@ -184,13 +184,13 @@ def fail_fast(arena: Arena) -> list[Actor]:
     return [arena.fails("A", one), arena.succeeds("B", two)]
 
 
-@race("a first failure and a completion, fail fast, a counter each", "A=LAST B=OK", "A=LAST B=CLOSED")
+@race("a first failure and a completion, fail fast, a counter each", "A=LAST B=OK", "A=LAST B=CLOSED", preemptions=2)
 def fail_fast_striped(arena: Arena) -> list[Actor]:
     _, (one, two, _) = held(arena, 3, stripes=3, policy=Policy(fail_fast=True))
     return [arena.fails("A", one), arena.succeeds("B", two)]
 
 
-@race("two failures, one tolerated, a counter each", "A=OK B=LAST", "A=LAST B=OK")
+@race("two failures, one tolerated, a counter each", "A=OK B=LAST", "A=LAST B=OK", preemptions=2)
 def failures_to_the_tolerance(arena: Arena) -> list[Actor]:
     _, (one, two, *_) = held(arena, 4, stripes=2, policy=Policy(fail_fast=True, tolerate=1))
     return [arena.fails("A", one), arena.fails("B", two)]
@@ -248,7 +248,7 @@ def completion_and_redrive(arena: Arena) -> list[Actor]:
     return [arena.succeeds("A", two), redriver("R", job_id)]
 
 
-@race("last failure and redrive", "A=LAST R=REFUSED", "A=LAST R=RUN 2", also=everything_runs_again)
+@race("last failure and redrive", "A=LAST R=REFUSED", "A=LAST R=RUN 2", also=everything_runs_again, preemptions=2)
 def failure_and_redrive(arena: Arena) -> list[Actor]:
     job_id, (one, two) = held(arena, 2)
     arena.settled([Report(one, "fail")])
@@ -290,7 +290,7 @@ def zombie_redrive_and_reclaim(arena: Arena) -> list[Actor]:
 
 @race("an old holder and a new one", "Z=LAST W=NOTHING", "Z=LOST W=LAST", preemptions=2, always=4)
 def reclaim(arena: Arena) -> list[Actor]:
-    arena.job(1)
+    arena.job(1, successor=None)
     (claim,) = arena.claims(1, LAPSED)
     return [arena.succeeds("Z", claim), arena.reclaimer("W")]
 
@@ -327,14 +327,14 @@ def heartbeat_and_reclaim(arena: Arena) -> list[Actor]:
     return [renewer("H", claim), arena.reclaimer("W")]
 
 
-@race("reap and completion", "A=LAST R=REAPED 0", "A=LOST R=REAPED 1")
+@race("reap and completion", "A=LAST R=REAPED 0", "A=LOST R=REAPED 1", preemptions=2)
 def reap_and_completion(arena: Arena) -> list[Actor]:
     arena.job(1, attempts=1)
     (claim,) = arena.claims(1, LAPSED)
     return [arena.succeeds("A", claim), reaper("R")]
 
 
-@race("reap and reap", "R=REAPED 1 Q=REAPED 0", "R=REAPED 0 Q=REAPED 1")
+@race("reap and reap", "R=REAPED 1 Q=REAPED 0", "R=REAPED 0 Q=REAPED 1", preemptions=2)
 def reap_and_reap(arena: Arena) -> list[Actor]:
     arena.job(1, attempts=1)
     arena.claims(1, LAPSED)
@@ -348,7 +348,7 @@ def reap_and_heartbeat(arena: Arena) -> list[Actor]:
     return [reaper("R"), renewer("H", claim)]
 
 
-@race("reap and cancel", "R=REAPED 1 C=LATE", "R=REAPED 0 C=CANCELLED", preemptions=3)
+@race("reap and cancel", "R=REAPED 1 C=LATE", "R=REAPED 0 C=CANCELLED", preemptions=2)
 def reap_and_cancel(arena: Arena) -> list[Actor]:
     job_id = arena.job(1, attempts=1)
     arena.claims(1, LAPSED)
@@ -363,12 +363,12 @@ def creator(name: str, arena: Arena, parts: int, **options: Any) -> Actor:
     return said(name, lambda: submit.create(job, parts, lambda: [["1"] * parts]), "NEW", "SAME")
 
 
-@race("create and create with one key", "A=NEW B=SAME", "A=SAME B=NEW", preemptions=3)
+@race("create and create with one key", "A=NEW B=SAME", "A=SAME B=NEW", preemptions=2)
 def create_and_create(arena: Arena) -> list[Actor]:
     return [creator("A", arena, 2), creator("B", arena, 2)]
 
 
-@race("create and create with one key and another content", "A=NEW B=CONFLICT", "A=CONFLICT B=NEW")
+@race("create and create with one key and another content", "A=NEW B=CONFLICT", "A=CONFLICT B=NEW", preemptions=2)
 def create_and_create_other(arena: Arena) -> list[Actor]:
     return [creator("A", arena, 2), creator("B", arena, 3, request_hash="other")]
 
@@ -398,7 +398,7 @@ def append_and_seal(arena: Arena) -> list[Actor]:
     return [appending("N", job_id, 1), sealing("L", job_id, 1)]
 
 
-@race("append and append of one part", "N=ADDED M=THERE", "N=THERE M=ADDED", after=seal_what_is_open)
+@race("append and append of one part", "N=ADDED M=THERE", "N=THERE M=ADDED", after=seal_what_is_open, preemptions=2)
 def append_and_append(arena: Arena) -> list[Actor]:
     job_id = arena.open(1)
     return [appending("N", job_id, 1), appending("M", job_id, 1)]

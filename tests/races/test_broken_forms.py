@@ -207,6 +207,10 @@ MUTANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {
         "append_and_seal",
         lambda: without(submit.SQL.add_created, " AND NOT s.sealed"),
     ),
+    "an append is counted though the job is closed": (
+        "append_and_cancel",
+        lambda: without(submit.SQL.add_created, " AND NOT s.closed"),
+    ),
     "the successor is created after the end": ("last_two", successor_created_later),
 }
 

@@ -168,15 +168,16 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
     events: list[Event] = []
     born: list[_Successor] = []
     for job_id, (ending, counts) in sorted(endings.items()):
+        abandoned = counts.remaining + counts.abandoned  # those that this end leaves behind, and of earlier runs
         ended = yield SQL.end_job(
             bucket=bucket, job_id=job_id, status=ending.status, outcome=ending.outcome, reason=ending.reason,
-            succeeded=counts.succeeded, failed=counts.failed, abandoned=counts.remaining,
+            succeeded=counts.succeeded, failed=counts.failed, abandoned=abandoned,
         )  # fmt: skip
         run, seq, successor, root_id, depth, key, task = one(ended)
         facts = {
             "job_id": job_id, "run": run, "status": ending.status, "outcome": ending.outcome,
             "reason": ending.reason, "succeeded": counts.succeeded, "failed": counts.failed,
-            "abandoned": counts.remaining, "key": key, "task": task,
+            "abandoned": abandoned, "key": key, "task": task,
         }  # fmt: skip
         events.append((job_id, run, seq, facts))
         if successor is not None and ending.proceeds:

@@ -44,7 +44,9 @@ WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.outcome <> 'refused
     AND (coalesce(j.succeeded_parts, -1) <>
             (SELECT coalesce(sum(s.succeeded), 0) FROM fanin.job_stripe AS s WHERE s.bucket = j.bucket AND s.job_id = j.id)
         OR coalesce(j.failed_parts, -1) <>
-            (SELECT coalesce(sum(s.failed), 0) FROM fanin.job_stripe AS s WHERE s.bucket = j.bucket AND s.job_id = j.id));
+            (SELECT coalesce(sum(s.failed), 0) FROM fanin.job_stripe AS s WHERE s.bucket = j.bucket AND s.job_id = j.id)
+        OR coalesce(j.abandoned_parts, -1) <> (SELECT coalesce(sum(s.abandoned + s.remaining), 0)
+            FROM fanin.job_stripe AS s WHERE s.bucket = j.bucket AND s.job_id = j.id));
 
 -- name: t3
 -- all buckets

@@ -133,7 +133,7 @@ class Explorer:
         while moved:
             moved = False
             for session in self._sessions:
-                if session.waiting and session.settle(self._peers(session)):
+                if session.waiting and session.settle(self._peers(session), patience=0.0):
                     run.steps.append(f"  {session.name} goes on")
                     moved = True
 

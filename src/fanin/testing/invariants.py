@@ -7,7 +7,9 @@ judged by a witness: triggers that write down every change of a job or part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from fanin.domain.states import JOB_EDGES, PART_EDGES, Edge
 from fanin.protocol import repair
@@ -98,13 +100,16 @@ HISTORY: dict[str, tuple[str, str]] = {
 """Name to (sentence, query over the witness)."""
 
 
-def violations(store: Store, *, history: bool = False) -> list[str]:
+Ask = Callable[[Statement], list[dict[str, Any]]]
+
+
+def violations(store: Store, *, history: bool = False, ask: Ask | None = None) -> list[str]:
     """What is wrong, one line per invariant: its name, its sentence, and a row that breaks it.
 
     All queries see one snapshot, so this may be asked while transactions are under way. ``history`` asks the witness
-    too.
+    too. ``ask`` runs the query in another way than ``store.table``.
     """
-    rows = store.table(_everything(store.dialect, history))
+    rows = (ask or store.table)(_everything(store.dialect, history))
     return [f"{row['name']}: {_sentence(row['name'])} {row['broken']}" for row in rows]
 
 

@@ -35,6 +35,7 @@ COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
 TRIES = 12
 PATIENCE_SECONDS = 30.0
+PATIENCE_FIRST_SECONDS, PATIENCE_NEXT_SECONDS = 0.002, 0.001
 DEADLOCK_MILLISECONDS = 50
 
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
@@ -126,17 +127,19 @@ class Session:
         assert self.ready, f"session {self.name} cannot start: done={self.done}, waiting={self.waiting}"
         self._running = self._thread.submit(self._perform, self.next, self._statement)
 
-    def settle(self, peers: Sequence[int] = ()) -> bool:
-        """Wait until the statement under way has ended (True) or waits for one of the backends ``peers`` (False)."""
+    def settle(self, peers: Sequence[int] = (), patience: float = PATIENCE_FIRST_SECONDS) -> bool:
+        """Wait until the statement under way has ended (True) or waits for one of the backends ``peers`` (False).
+
+        The server is asked who waits for whom after ``patience`` seconds.
+        """
         assert self._running is not None, f"session {self.name} has nothing under way"
         deadline = time.monotonic() + PATIENCE_SECONDS
-        patience = 0.002
         while not _ended(self._running, patience):
             if peers and self._watcher.blocked(self.pid, peers) and not self._running.done():
                 return False
             if time.monotonic() > deadline:
                 raise TimeoutError(f"session {self.name}: {self.next} neither ended nor waits for {peers}")
-            patience = 0.001
+            patience = PATIENCE_NEXT_SECONDS
         self._finish()
         return True
 
