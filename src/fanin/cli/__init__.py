@@ -27,6 +27,7 @@ COMMANDS = {
     "redrive": Command("verbs", "redrive", "run the failed parts of an ended job again"),
     "migrate": Command("migrate", "migrate", "make or update the tables"),
     "check": Command("check", "check", "check the promises on the live database"),
+    "torture": Command("torture", "torture", "kill, freeze and cut a program on your database, then count"),
 }
 LEADING = {"--url": 1, "--json": 0, "--debug": 0, "--no-color": 0}
 """Common options that may also stand before the command, with the number of their values."""

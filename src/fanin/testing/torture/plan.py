@@ -1,0 +1,102 @@
+"""What is submitted: the jobs of a torture, each drawn from the seed and its number alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+LEASE_SECONDS = 0.8
+LONG_LEASES = 2.0
+"""So many leases a long part works: it lives on heartbeats."""
+KINDS = (
+    "all", "all", "fail_fast", "tolerate", "percent", "quorum", "proceed", "abandon", "stream", "single", "reaped",
+    "cancel",
+)  # fmt: skip
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """One job: how wide, by which policy, and what is done to it."""
+
+    number: int
+    kind: str
+    key: str
+    width: int
+    then: bool
+    options: dict[str, Any]
+    """Further options of `App.map`."""
+    cancel_at: float | None
+    """Cancelled once this share of its parts has ended."""
+    cancel_late: bool
+    """Cancelled once it has ended, which must change nothing."""
+    redrives: int
+    """How often it is redriven, at most, while parts of it have failed or were abandoned."""
+    again: bool
+    """Submitted twice under its key."""
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One part's argument. It fails (``bad``: for good) while its attempt is at most ``fails``."""
+
+    job: int
+    n: int
+    milliseconds: int
+    fails: int = 0
+    bad: bool = False
+
+
+def shape(seed: int, number: int, postgres: bool) -> Shape:
+    """The job of a number."""
+    draw = random.Random(f"{seed}/{number}")
+    kind = draw.choice(KINDS)
+    width = 1 if kind == "single" else draw.choice((2, 5, 12, 20, 30, 48))
+    options: dict[str, Any] = {"attempts": 1 if kind == "reaped" else 12}
+    if kind == "tolerate":
+        options |= {"tolerate": draw.randrange(1, 4), "fail_fast": draw.random() < 0.5}
+    elif kind == "percent":
+        options |= {"tolerate": "10%", "sample": 5}
+    elif kind == "fail_fast":
+        options |= {"fail_fast": True}
+    elif kind == "quorum":
+        options |= {"quorum": max(1, width * 3 // 4)}
+    elif kind in ("proceed", "abandon"):
+        options |= {"give_up": kind, "give_up_after": draw.choice((0.3, 0.6, 1.0, 2.0, 4.0))}
+    elif kind == "stream":
+        options |= {"stream": True}
+    if postgres and kind != "single":
+        options |= {"stripes": draw.choice((1, 2, 4))}
+    if draw.random() < 0.1 and kind != "stream":
+        options |= {"delay": 0.2}
+    return Shape(
+        number=number,
+        kind=kind,
+        key=f"torture/{seed}/{number}",
+        width=width,
+        then=draw.random() < 0.7,
+        options=options,
+        cancel_at=draw.choice((0.0, 0.5, 0.9, 0.97)) if kind == "cancel" else None,
+        cancel_late=draw.random() < 0.3,
+        redrives=draw.choice((0, 1, 1, 2)),
+        again=draw.random() < 0.15,
+    )
+
+
+def items(seed: int, wanted: Shape) -> list[Item]:
+    """The arguments of a job's parts."""
+    draw = random.Random(f"{seed}/{wanted.number}/items")
+    found = []
+    for n in range(wanted.width):
+        pace = draw.random()
+        if pace < 0.01:
+            spent = int(LEASE_SECONDS * LONG_LEASES * 1000)
+        else:
+            spent = draw.randrange(150, 500) if pace < 0.07 else draw.randrange(0, 25)
+        fails, bad = 0, False
+        luck = draw.random()
+        if luck < 0.05:
+            fails = draw.randrange(1, 3)
+        elif luck < 0.08 and wanted.kind != "all":
+            fails, bad = draw.randrange(1, 4), True
+        found.append(Item(wanted.number, n, spent, fails, bad))
+    return found

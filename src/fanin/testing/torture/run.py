@@ -1,0 +1,165 @@
+"""The whole of a torture: storm, calm, judgement, and the control."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from fanin.testing.torture import breaks, judge, report
+from fanin.testing.torture.app import passed_points
+from fanin.testing.torture.ground import Ground, ground_of
+from fanin.testing.torture.journal import Reader
+from fanin.testing.torture.report import Account, Control
+from fanin.testing.torture.storm import Options, Server, Storm
+
+STORM_SHARE = 0.75
+CALM_SECONDS = 60.0
+CONTROL_SECONDS = 25.0
+LOOK_SECONDS = 5.0
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What was asked for. ``seconds`` of storm and calm together; ``controls`` are guards to remove afterwards."""
+
+    url: str
+    seed: int
+    seconds: float
+    workers: int = 6
+    jobs: int | None = None
+    broken: str | None = None
+    controls: tuple[str, ...] = tuple(breaks.BREAKS)
+    keep: bool = False
+
+
+Tell = Callable[[str], None]
+
+
+def torture(request: Request, tell: Tell, server: Server | None = None) -> Account:
+    """Do it all. ``tell`` gets a line about once a second. Raises `BadOption` for a wrong request."""
+    if request.broken is not None:
+        breaks.check(request.broken)
+    for guard in request.controls:
+        breaks.check(guard)
+    options = Options(request.seed, request.workers, request.jobs, request.broken)
+    account = _Trial(request.url, options, request.keep, server).whole(request.seconds, tell)
+    if request.broken is None and account.verdict != "FAIL":
+        longest = max(8.0, min(CONTROL_SECONDS, request.seconds / 2))
+        for guard in request.controls:
+            broken = Options(request.seed, request.workers, request.jobs, guard)
+            account.controls.append(_Trial(request.url, broken, False, None).until_caught(longest, tell))
+    return account
+
+
+class _Trial:
+    """One place, one storm, one judgement."""
+
+    def __init__(self, url: str, options: Options, keep: bool, server: Server | None) -> None:
+        self._ground: Ground = ground_of(url, options.seed)
+        self._options = options
+        self._keep = keep
+        self._server = server
+        self._folder = tempfile.mkdtemp(prefix="fanin-torture-")
+        self._reader = Reader(self._folder)
+        self._history = judge.History()
+        self._found = judge.Verdicts()
+        self._looked = time.monotonic()
+        self._label = f"without the guard {options.broken!r}" if options.broken else "storm"
+
+    def whole(self, seconds: float, tell: Tell) -> Account:
+        failed = True
+        try:
+            self._ground.create()
+            account = self._judged(seconds, tell)
+            failed = account.verdict == "FAIL"
+            return account
+        finally:
+            self._clean_up(self._keep or (failed and bool(self._found.counts)), tell)
+
+    def until_caught(self, longest: float, tell: Tell) -> Control:
+        """Storm until the judge sees something, then at the latest judge what is left."""
+        guard = str(self._options.broken)
+        sentence = breaks.check(guard).sentence
+        began = time.monotonic()
+        try:
+            self._ground.create()
+            with Storm(self._ground, self._options, self._folder) as storm:
+                began = time.monotonic()
+                storm.rage(longest, self._progress(storm, tell), lambda: not self._look().clean)
+                if self._found.clean:
+                    storm.settle(CALM_SECONDS / 2, lambda _: None)
+                    tables = judge.Tables(self._ground.tables())
+                    history = self._history.read(self._reader.news())
+                    self._found = judge.live(tables, history)
+                    judge.final(tables, history, self._found)
+        finally:
+            self._clean_up(False, tell)
+        seconds = None if self._found.clean else time.monotonic() - began
+        return Control(guard, sentence, seconds, report.summarize(self._found))
+
+    def _judged(self, seconds: float, tell: Tell) -> Account:
+        storm_seconds = seconds * STORM_SHARE
+        with Storm(self._ground, self._options, self._folder, self._server) as storm:
+            began = time.monotonic()
+            storm.rage(storm_seconds, self._progress(storm, tell), self._violated)
+            storm_seconds = time.monotonic() - began
+            deadline = max(CALM_SECONDS, seconds * (1 - STORM_SHARE))
+            calm = storm.settle(deadline, lambda t: tell(f"calm {t:.0f} s: {storm.last[0]} jobs are still running"))
+            faults = dict(storm.counts) | (dict(storm.proxy.counts) if storm.proxy is not None else {})
+        tables = judge.Tables(self._ground.tables())
+        history = self._history.read(self._reader.news())
+        in_storm, self._found = self._found, judge.live(tables, history)
+        judge.final(tables, history, self._found)
+        for kind, times in in_storm.counts.items():
+            if kind not in self._found.counts:
+                self._found.add(kind, f"during the storm: {in_storm.examples[kind][0]}", times)
+        if crashed := faults.get("crashed", 0):
+            self._found.add("processes that ended by an error of their own", self._last_words(), crashed)
+        account = Account(
+            url=self._ground.shown, seed=self._options.seed, broken=self._options.broken, storm_seconds=storm_seconds,
+            calm_seconds=calm, faults=faults, figures=report.figures(tables, history),
+            points=passed_points(self._folder), findings=dict(self._found.counts), examples=self._found.examples,
+            never=[], check=self._ground.check(),
+        )  # fmt: skip
+        account.never = report.never(account, self._ground.postgres, self._server is not None)
+        return account
+
+    def _violated(self) -> bool:
+        """Look from time to time; a broken promise ends the storm."""
+        if self._server is not None or time.monotonic() - self._looked < LOOK_SECONDS:
+            return False
+        return not self._look().clean
+
+    def _look(self) -> judge.Verdicts:
+        self._looked = time.monotonic()
+        tables = judge.Tables(self._ground.tables())
+        self._found = judge.live(tables, self._history.read(self._reader.news()))
+        return self._found
+
+    def _progress(self, storm: Storm, tell: Tell) -> Callable[[float], None]:
+        def line(seconds: float) -> None:
+            counts = storm.counts
+            running, jobs, _ = storm.look()
+            cuts = sum(times for name, times in (storm.proxy.counts.items() if storm.proxy else ())
+                       if name.startswith("cut_"))  # fmt: skip
+            cut = f", cut {cuts}" if storm.proxy is not None else ""
+            tell(f"{self._label} {seconds:.0f} s: killed {counts['kills']}, zombies {counts['zombies']}{cut}; "
+                 f"jobs ended {jobs - running} of {jobs}")  # fmt: skip
+
+        return line
+
+    def _last_words(self) -> str:
+        with open(f"{self._folder}/stderr", encoding="utf-8", errors="replace") as file:
+            said = [line.strip() for line in file if line.strip() and not line.startswith(" ")]
+        return said[-1] if said else "it said nothing"
+
+    def _clean_up(self, keep: bool, tell: Tell) -> None:
+        if keep:
+            tell(f"kept: the tables at {self._ground.shown}, the histories in {self._folder}")
+            return
+        self._ground.destroy()
+        shutil.rmtree(self._folder, ignore_errors=True)
+

@@ -1,0 +1,304 @@
+"""The harm: kill, freeze, drain, cut, move the clock, restart the server. Then the calm, in which all must end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Protocol
+
+import msgspec
+
+from fanin.domain.errors import Unavailable
+from fanin.stores import open_store
+from fanin.testing import crashpoints
+from fanin.testing.clock import Clock
+from fanin.testing.proxy import PgProxy
+from fanin.testing.torture import breaks
+from fanin.testing.torture.driver import DriverSpec, calm_file
+from fanin.testing.torture.ground import Ground
+from fanin.testing.torture.nursery import Nursery
+from fanin.testing.torture.plan import LEASE_SECONDS
+from fanin.testing.torture.worker import WorkerSpec
+
+TICK_SECONDS = 0.02
+LONGEST_LIFE_SECONDS = 4.0
+CUT_SHARE = 0.05
+JUMPS_SECONDS = (3600.0, -3600.0, 600.0, 30.0, -30.0)
+AFTER_ALL_JUMPS_SECONDS = 2 * 3600.0
+_DRIVERS_POINTS = ("submit.job", "submit.before_commit", "submit.after_commit", "redrive.locked",
+                   "redrive.before_commit", "giveup.locked", "giveup.before_commit")  # fmt: skip
+_WORKERS_POINTS = tuple(name for name in crashpoints.POINTS if not name.startswith(("submit", "redrive")))
+_RARE = ("reap.parts", "sweep.parts", "giveup.locked", "giveup.before_commit")
+
+
+class Server(Protocol):
+    """A server that the torture has started itself and may crash."""
+
+    def crash(self) -> None:
+        """Stop it as a power cut would, and start it again."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    seed: int
+    workers: int = 6
+    jobs: int | None = None
+    broken: str | None = None
+    """The guard that is missing, see `breaks`."""
+
+
+class _Life:
+    """One process, and what is in store for it. Times are of the monotonic clock."""
+
+    def __init__(self, tag: int) -> None:
+        self.tag = tag
+        self.kill_at = 0.0
+        self.freeze_at: float | None = None
+        self.drain_at: float | None = None
+        self.dies_at_point = False
+        self.holds_work = False
+        """It freezes with finished parts in its hands."""
+        self.frozen_since: float | None = None
+        self.thaw_at = 0.0
+
+
+class Storm:
+    """One storm and its calm. ``tell`` gets a line about once a second."""
+
+    def __init__(self, ground: Ground, options: Options, folder: str, server: Server | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        """kills, kills_at_points, driver_kills, frozen, zombies, drains, resets, clock_moves, restarts, crashed."""
+        self.last: tuple[int, int, int] = (0, 0, 0)
+        self._ground = ground
+        self._options = options
+        self._folder = folder
+        self._server = server
+        self._random = random.Random(options.seed)
+        self._stack = ExitStack()
+        self._names = 0
+        self._workers: dict[int, _Life | None] = dict.fromkeys(range(options.workers))
+        self._driver: _Life | None = None
+        self._next_driver = 0.0
+        self._finished = False
+        self._calm = False
+        self._clock_file = None if ground.postgres else os.path.join(folder, "clock")
+        self.proxy: PgProxy | None = None
+
+    def __enter__(self) -> Storm:
+        environment = {breaks.VARIABLE: self._options.broken} if self._options.broken else {}
+        self._nursery = Nursery(self._folder, environment)
+        self._stack.callback(self._nursery.close)
+        self._store = open_store(self._ground.url)
+        self._stack.callback(self._store.close)
+        self._clock = Clock(self._store, self._clock_file)
+        if self._ground.address is not None:
+            self.proxy = self._stack.enter_context(PgProxy(self._ground.address, seed=self._options.seed))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # The two phases.
+
+    def rage(self, seconds: float, tell: Callable[[float], None], enough: Callable[[], bool]) -> None:
+        """Harm for so long, or until ``enough()``, which is asked about twice a second."""
+        if self.proxy is not None:
+            self.proxy.cut_commits(CUT_SHARE)
+        began = time.monotonic()
+        self._next_clock = began + self._random.uniform(1.0, 3.0)
+        self._next_reset = began + self._random.uniform(2.0, 4.0)
+        self._next_restart = began + self._random.uniform(4.0, 8.0)
+        self._clock_back: float | None = None
+        told = asked = began
+        while (now := time.monotonic()) - began < seconds:
+            self._tick(now)
+            self._weather(now)
+            if now - told >= 1.0:
+                told = now
+                tell(now - began)
+            if now - asked >= 0.5:
+                asked = now
+                if enough():
+                    return
+            time.sleep(TICK_SECONDS)
+
+    def settle(self, deadline: float, tell: Callable[[float], None]) -> float | None:
+        """No more faults: fresh processes bring everything to its end. Seconds that took; None past the deadline."""
+        self._calm = True
+        with open(calm_file(self._folder), "w", encoding="ascii"):
+            pass
+        for life in [*self._workers.values(), self._driver]:
+            if life is not None:
+                self._nursery.signal(life.tag, signal.SIGKILL)
+        if self.proxy is not None:
+            self.proxy.cut_commits(0)
+            self.proxy.reset()
+        # What was claimed while the clock was ahead must not wait for it for an hour.
+        self._patiently(lambda: self._clock.advance(AFTER_ALL_JUMPS_SECONDS))
+        began = told = time.monotonic()
+        while (now := time.monotonic()) - began < deadline:
+            self._tick(now)
+            if now - told >= 1.0:
+                told = now
+                tell(now - began)
+            if self._finished and self.look()[0] == 0 and self.last[2] == 0:
+                return now - began
+            time.sleep(TICK_SECONDS * 5)
+        return None
+
+    def look(self) -> tuple[int, int, int]:
+        """Jobs that have not ended, all jobs, stripes with live parts."""
+        try:
+            self.last = self._ground.pending()
+        except Exception:
+            if self._server is None:
+                raise
+            self.counts["looks_refused"] += 1  # the server is just being restarted
+        return self.last
+
+    # The processes.
+
+    def _tick(self, now: float) -> None:
+        for news in self._nursery.news():
+            self._hear(news, now)
+        for slot, life in self._workers.items():
+            if life is None:
+                self._workers[slot] = self._new_worker(slot, now)
+            else:
+                self._act(life, now)
+        if self._driver is None and not self._finished and now >= self._next_driver:
+            self._driver = self._new_driver(now)
+        elif self._driver is not None:
+            self._act(self._driver, now)
+
+    def _hear(self, news: dict[str, object], now: float) -> None:
+        life = next((x for x in [*self._workers.values(), self._driver] if x and x.tag == news["tag"]), None)
+        if life is None:
+            return
+        if news["what"] == "frozen":
+            if life.frozen_since is None:
+                life.frozen_since = now
+                life.thaw_at = now + LEASE_SECONDS * self._random.uniform(1.3, 2.2)
+                self.counts["frozen"] += 1
+            return
+        is_driver = life is self._driver
+        if news["signal"] == signal.SIGKILL and not self._calm:
+            self.counts["driver_kills" if is_driver else "kills"] += 1
+            self.counts["kills_at_points"] += int(life.dies_at_point and not is_driver)
+        elif news["signal"] == 0 and news["code"] == 0:
+            self._finished = self._finished or is_driver
+            self.counts["drains"] += int(not is_driver)
+        elif news["signal"] != signal.SIGKILL:
+            self.counts["crashed"] += 1
+            self._next_driver = now + 0.3
+        if is_driver:
+            self._driver = None
+        else:
+            self._workers = {slot: None if x is life else x for slot, x in self._workers.items()}
+
+    def _act(self, life: _Life, now: float) -> None:
+        """What was in store for this process at this moment."""
+        if self._calm:
+            return
+        if life.frozen_since is not None:
+            if now >= life.thaw_at:
+                self._nursery.signal(life.tag, signal.SIGCONT)
+                self.counts["paused_past_lease"] += 1
+                self.counts["zombies"] += int(life.holds_work)
+                life.frozen_since, life.holds_work = None, False
+                life.kill_at = now + self._random.uniform(0.3, 1.0)
+        elif now >= life.kill_at:
+            self._nursery.signal(life.tag, signal.SIGKILL)
+            life.kill_at = now + 3600
+            life.dies_at_point = False
+        elif life.freeze_at is not None and now >= life.freeze_at:
+            life.freeze_at = None
+            self._nursery.signal(life.tag, signal.SIGSTOP)
+        elif life.drain_at is not None and now >= life.drain_at:
+            life.drain_at = None
+            self._nursery.signal(life.tag, signal.SIGTERM)
+
+    def _new_worker(self, slot: int, now: float) -> _Life:
+        draw = self._random
+        self._names += 1
+        crash, life = "", _Life(0)
+        life.kill_at = now + LONGEST_LIFE_SECONDS
+        luck = 1.0 if self._calm else draw.random()
+        if self._calm:
+            pass
+        elif luck < 0.4:
+            name = draw.choice(_WORKERS_POINTS)
+            crash = f"{name}=kill@{1 if name in _RARE else draw.randrange(1, 8)}"
+            life.dies_at_point = True
+        elif luck < 0.62:
+            crash = f"work.done=freeze@{draw.randrange(1, 6)}"
+            life.holds_work = True
+        elif luck < 0.84:
+            life.kill_at = now + draw.uniform(0.2, 2.0)
+        elif luck < 0.9:
+            life.freeze_at = now + draw.uniform(0.3, 1.5)
+        else:
+            life.drain_at = now + draw.uniform(0.4, 2.0)
+        spec = WorkerSpec(
+            url=self._url(slot), folder=self._folder, name=f"{self._names}", clock_file=self._clock_file, crash=crash,
+            batch=draw.choice((4, 16, 64)), now=draw.random() < 0.5, grace=draw.choice((0.02, 0.5)),
+        )  # fmt: skip
+        life.tag = self._nursery.spawn("worker", spec)
+        return life
+
+    def _new_driver(self, now: float) -> _Life:
+        draw = self._random
+        self._names += 1
+        life = _Life(0)
+        life.kill_at = now + draw.uniform(2.0, 6.0)
+        crash = ""
+        if not self._calm and draw.random() < 0.6:
+            crash = f"{draw.choice(_DRIVERS_POINTS)}=kill@{draw.randrange(1, 5)}"
+            life.dies_at_point = True
+        spec = DriverSpec(
+            url=self._url(1), folder=self._folder, name=f"{self._names}", seed=self._options.seed,
+            postgres=self._ground.postgres, clock_file=self._clock_file, crash=crash, jobs=self._options.jobs,
+        )  # fmt: skip
+        life.tag = self._nursery.spawn("driver", spec)
+        return life
+
+    def _url(self, slot: int) -> str:
+        """Every second process talks through the proxy while it storms."""
+        if self.proxy is None or self._calm or slot % 2 == 0:
+            return self._ground.url
+        return self._ground.through(self.proxy.port)
+
+    # The surroundings.
+
+    def _weather(self, now: float) -> None:
+        draw = self._random
+        if self._clock_back is not None:
+            if now >= self._clock_back:
+                self._patiently(self._clock.reset)
+                self._clock_back = None
+                self._next_clock = now + draw.uniform(3.0, 6.0)
+        elif now >= self._next_clock:
+            self._patiently(lambda: self._clock.advance(draw.choice(JUMPS_SECONDS)))
+            self.counts["clock_moves"] += 1
+            self._clock_back = now + draw.uniform(0.5, 1.0)
+        if self.proxy is not None and now >= self._next_reset:
+            self.counts["resets"] += self.proxy.reset()
+            self._next_reset = now + draw.uniform(3.0, 6.0)
+        if self._server is not None and now >= self._next_restart:
+            self._server.crash()
+            self.counts["restarts"] += 1
+            self._next_restart = time.monotonic() + draw.uniform(10.0, 20.0)
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        """The database may be busy, or away."""
+        for _ in range(20):
+            try:
+                return call()
+            except Unavailable:
+                self.counts["clock_tries"] += 1
+                time.sleep(0.2)
+        return call()
