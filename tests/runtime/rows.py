@@ -21,8 +21,8 @@ def execute(store: Store, text: str) -> list[tuple[Any, ...]]:
     from fanin.stores.sqlite import SqliteStore
 
     assert isinstance(store, SqliteStore)
-    connection = store.connect()
+    lite = store.connect()
     try:
-        return list(connection.execute(text.format(**{t: f"fanin_{t}" for t in TABLES})))
+        return list(lite.execute(text.format(**{t: f"fanin_{t}" for t in TABLES})))
     finally:
-        connection.close()
+        lite.close()

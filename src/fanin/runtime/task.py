@@ -29,8 +29,9 @@ class Task(Generic[P, R]):
 
     attempts: how often a part may be tried, lost workers included. lease: how long a part stays held without a
     heartbeat; heartbeats go out at a third of it. timeout: how long one attempt may run. backoff: the waits between
-    attempts. retry_on, give_up_on: an exception class or a tuple of them; the latter wins. mode: ``thread`` (default for
-    ``def``), ``async`` (always for ``async def``) or ``process`` (can be killed, and does not hold the worker's interpreter).
+    attempts. retry_on, give_up_on: an exception class or a tuple of them; the latter wins. mode: ``thread`` (default
+    for ``def``), ``async`` (always for ``async def``) or ``process`` (can be killed, and does not hold the worker's
+    interpreter).
     """
 
     def __init__(
@@ -118,7 +119,7 @@ def check_attempts(value: int) -> int:
 
 
 def check_filter(value: Filter, what: str) -> tuple[type[BaseException], ...]:
-    kinds = value if isinstance(value, tuple) else (value,)
+    kinds: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise BadOption(f"{what}={value!r}: give an exception class, or a tuple of them")

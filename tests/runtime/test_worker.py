@@ -1,0 +1,520 @@
+"""The worker: leases, time-outs, queues, names, and when it thinks that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fanin
+from fanin.runtime.worker import Worker
+from fanin.stores.base import Store
+from tests.runtime import process_tasks
+from tests.runtime.rows import execute
+from tests.runtime.working import finish_for_rival, is_gone, take_over, until, working
+
+
+def lost_leases(app: fanin.App) -> int:
+    ((count,),) = execute(app.store, "SELECT count(*) FROM {attempt_log} WHERE what IN ('lease_lost', 'refused')")
+    return int(count)
+
+
+def busy(seconds: float) -> int:
+    """Pure Python, holding the interpreter lock."""
+    end, n = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        n += sum(range(1_000))
+    return n
+
+
+def test_a_handler_that_computes_keeps_its_lease(app: fanin.App) -> None:
+    """F030, F033: two leases long, in pure Python, twice at once"""
+
+    @app.task(lease=1.5, attempts=1)
+    def compute(x: int) -> int:
+        busy(3.0)
+        return x
+
+    job = app.map(compute, range(2))
+    with working(app, concurrency=2), working(app, concurrency=2):
+        assert job.result(60) == [0, 1]
+    assert job.account()["attempts"] == 2
+    assert lost_leases(app) == 0
+
+
+def test_a_handler_that_blocks_the_event_loop_keeps_its_lease_and_those_of_the_others(app: fanin.App) -> None:
+    """F034"""
+
+    calls: list[int] = []
+
+    @app.task(lease=0.8, attempts=1)
+    async def block(x: int) -> int:
+        calls.append(x)
+        if x == 0:
+            time.sleep(2.4)  # noqa: ASYNC251 - as a careless handler does
+        else:
+            await asyncio.sleep(0)
+        return x
+
+    job = app.map(block, range(5))
+    with working(app, concurrency=5), working(app, concurrency=5):
+        assert job.result(60) == [0, 1, 2, 3, 4]
+    assert sorted(calls) == [0, 1, 2, 3, 4]
+    assert lost_leases(app) == 0
+
+
+def test_a_thread_learns_that_its_lease_is_gone_and_its_result_is_refused(
+    app: fanin.App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F023, F036: the flag rises, heartbeat and checkpoint raise, the later report is LOST and no error"""
+    begun, asked = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    @app.task(lease=1, name="t")
+    def work(x: int) -> int:
+        part = fanin.current()
+        begun.set()
+        until(lambda: part.cancelled, "the lease is known to be lost")
+        for call in (part.heartbeat, lambda: part.checkpoint(1)):
+            try:
+                call()
+            except fanin.LeaseLost:
+                seen.append("LeaseLost")
+        asked.set()
+        return x
+
+    job = app.map(work, [7])
+    with caplog.at_level(logging.INFO, "fanin"), working(app) as worker:
+        assert begun.wait(30)
+        take_over(app, job)
+        assert asked.wait(30)
+        until(lambda: worker.lost, "the report was refused")
+        finish_for_rival(app, job, 0, 2, "99")
+    assert seen == ["LeaseLost", "LeaseLost"]
+    assert list(job.results()) == [99]
+    assert [(e["what"], e["attempt"]) for e in job.history()] == [("refused", 1)]
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_a_handler_hears_of_a_lost_lease_at_its_next_heartbeat(app: fanin.App) -> None:
+    """F031: however long the lease"""
+    begun, taken = threading.Event(), threading.Event()
+    outcomes: list[str] = []
+
+    @app.task(lease=3600, name="t")
+    def work(x: int) -> int:
+        begun.set()
+        assert taken.wait(30)
+        try:
+            fanin.current().heartbeat()
+        except Exception:
+            outcomes.append("a broad except caught it")
+        outcomes.append("went on")
+        return x
+
+    job = app.map(work, [7])
+    with working(app) as worker:
+        assert begun.wait(30)
+        take_over(app, job)
+        taken.set()
+        until(lambda: worker.lost, "the handler has stopped")
+        finish_for_rival(app, job, 0, 2, "99")
+    assert outcomes == []
+
+
+def test_a_coroutine_that_lost_its_lease_is_cancelled(app: fanin.App) -> None:
+    """F036"""
+    begun, ended = threading.Event(), threading.Event()
+
+    @app.task(lease=1, name="t")
+    async def work(x: int) -> int:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+        return x
+
+    job = app.map(work, [7])
+    with working(app) as worker:
+        assert begun.wait(30)
+        take_over(app, job)
+        assert ended.wait(30)
+        until(lambda: worker.lost, "the part was let go")
+        finish_for_rival(app, job, 0, 2, "99")
+    assert list(job.results()) == [99]
+
+
+def test_a_coroutine_cancelled_before_its_first_step_is_let_go(app: fanin.App) -> None:
+    """F036: it never ran, so it cannot say so itself"""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(lease=1, name="t")
+    async def work(x: int) -> int:
+        if x == 0:
+            begun.set()
+            assert go_on.wait(30)
+        return x
+
+    job = app.map(work, [0, 1])
+    with working(app, concurrency=2) as worker:
+        assert begun.wait(30)
+        until(lambda: len(worker._held) == 2, "both are claimed")
+        take_over(app, job, 1)
+        until(lambda: any(r.part.cancelled for r in list(worker._held.values())), "its lease is known to be lost")
+        go_on.set()
+        until(lambda: not worker._held, "both are let go")
+        finish_for_rival(app, job, 1, 2, "99")
+    assert list(job.results()) == [0, 99]
+
+
+def test_a_process_that_lost_its_lease_is_killed(app: fanin.App, tmp_path: Path) -> None:
+    app.tasks.update(process_tasks.app.tasks)
+    started = tmp_path / "started"
+    task = process_tasks.waits_with_a_short_lease
+    job = app.map(task, [started])
+    with working(app, concurrency=1) as worker:
+        until(started.exists, "the child has begun")
+        take_over(app, job)
+        assert is_gone(int(started.read_text()), 10)
+        until(lambda: worker.lost, "the part was let go")
+        finish_for_rival(app, job, 0, 2, "null")
+    assert list(job.results()) == [None]
+
+
+def test_a_thread_past_its_time_is_replaced_and_not_heard(app: fanin.App) -> None:
+    go_on, late = threading.Event(), threading.Event()
+
+    @app.task(timeout=0.4, attempts=2, backoff=0)
+    def work(x: int) -> int:
+        if x == 0 and fanin.current().attempt == 1:
+            assert go_on.wait(30)
+            late.set()
+            return -1
+        return x
+
+    job = app.map(work, range(4))
+    with working(app, concurrency=1) as worker:
+        assert job.result(30) == [0, 1, 2, 3]  # one thread, and it hangs: a new one does the rest
+        go_on.set()
+        assert late.wait(30)
+        again = app.map(work, [5])
+        assert again.result(30) == 5
+        until(lambda: handlers(worker) <= 1, "the late thread has ended")
+    (entry,) = job.history()
+    assert (entry["what"], entry["attempt"]) == ("retried", 1)
+    assert "TimeoutError" in entry["error"]
+    assert worker.lost == 0
+
+
+def handlers(worker: Worker) -> int:
+    executor: Any = worker._executors["thread"]
+    return int(executor._threads)
+
+
+def test_handlers_that_end_about_when_their_time_does_leave_one_thread_each(app: fanin.App) -> None:
+    """F046: the end and the time-out race; whichever is first counts, and no thread is doubled"""
+
+    @app.task(timeout=0.1, attempts=1)
+    def work(x: int) -> int:
+        time.sleep(0.1 + (x % 7 - 1) * 0.04)
+        return x
+
+    job = app.map(work, range(60), tolerate=60, fail_fast=False)
+    with working(app, concurrency=4) as worker:
+        job.wait(60)
+        until(lambda: handlers(worker) == 4, "as many threads as at the start")
+        assert app.map(work, [1], tolerate=1).wait(30).progress().remaining == 0
+    progress = job.progress()
+    assert progress.succeeded + progress.failed == 60
+    assert 0 < progress.failed < 60
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+def test_a_coroutine_past_its_time_is_cancelled(app: fanin.App, give_up: bool) -> None:
+    ended: list[int] = []
+
+    @app.task(timeout=0.1, attempts=2, backoff=0, give_up_on=(TimeoutError,) if give_up else ())
+    async def work(x: int) -> int:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(fanin.current().attempt)
+        return x
+
+    (failure,) = app.map(work, [1], run=True).wait(30).failures()
+    assert (failure.type, failure.attempt) == ("TimeoutError", 1 if give_up else 2)
+    assert ended == [1] if give_up else [1, 2]
+
+
+def test_a_time_out_of_the_handlers_own_is_told_from_ours(app: fanin.App) -> None:
+    @app.task(timeout=60, attempts=1)
+    async def work(x: int) -> int:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)
+        return x
+
+    (failure,) = app.map(work, [1], run=True).wait(30).failures()
+    assert failure.type == "TimeoutError"
+    assert "the attempt took longer" not in failure.message
+
+
+def test_a_process_past_its_time_is_killed(app: fanin.App, tmp_path: Path) -> None:
+    app.tasks.update(process_tasks.app.tasks)
+    started = tmp_path / "started"
+    with working(app, concurrency=1):
+        (failure,) = app.map(process_tasks.overruns, [started]).wait(60).failures()
+    assert (failure.type, failure.attempt) == ("TimeoutError", 1)
+    assert is_gone(int(started.read_text()))
+
+
+def test_the_next_attempt_resumes_from_the_checkpoint(app: fanin.App) -> None:
+    @app.task(attempts=5, backoff=0)
+    def work(x: int) -> list[int]:
+        part = fanin.current()
+        done: list[int] = part.last_checkpoint or []
+        for step in range(len(done), 4):
+            done.append(step * x)
+            part.checkpoint(done)
+            if part.attempt == step + 1:
+                raise ValueError(step)
+        return done
+
+    job = app.map(work, [10, 20], run=True)
+    assert job.result(30) == [[0, 10, 20, 30], [0, 20, 40, 60]]
+    assert job.account()["retried"] == 8
+
+
+def test_what_a_handler_sees_of_its_part(app: fanin.App) -> None:
+    """F092"""
+
+    @app.task(attempts=2, backoff=0)
+    def work(x: int) -> list[Any]:
+        part = fanin.current()
+        if part.attempt == 1:
+            raise ValueError(part.idempotency_key)
+        return [part.job_id, part.idx, part.attempt, part.idempotency_key, part.cancelled, part.last_checkpoint]
+
+    job = app.map(work, range(3), run=True)
+    for idx, (job_id, seen, attempt, key, cancelled, checkpoint) in enumerate(job.result(30)):
+        assert (job_id, seen, attempt, cancelled, checkpoint) == (job.id, idx, 2, False, None)
+        assert any(key in (entry["error"] or "") for entry in job.history()), "the key changed with the attempt"
+    with pytest.raises(fanin.Refused, match="only for use inside"):
+        fanin.current()
+
+
+def test_an_unknown_task_in_the_queue_is_left_alone(app: fanin.App, migrated_url: str) -> None:
+    """F111"""
+    other = fanin.App(migrated_url)
+    for place in (app, other):
+
+        @place.task(name="known")
+        def known(x: int) -> int:
+            return x
+
+    @other.task(name="unknown")
+    def unknown(x: int) -> int:
+        return -x
+
+    waiting = other.map(unknown, range(300))
+    job = app.map(app.tasks["known"], range(3))
+    app.run_worker(until_idle=True)  # ends, though the queue is not empty
+    assert list(job.results()) == [0, 1, 2]
+    assert waiting.account()["attempts"] == 0
+    other.run_worker(until_idle=True)
+    assert waiting.status == "completed"
+    other.close()
+
+
+def test_a_worker_serves_the_queues_it_is_given_and_successors_go_to_theirs(app: fanin.App) -> None:
+    @app.task(queue="left")
+    def left(x: int) -> int:
+        return x
+
+    @app.task(queue="right")
+    def right(found: fanin.Joined[int]) -> int:
+        return sum(found)
+
+    job = app.map(left, range(5), then=right)
+    Worker(app, queues=["left"]).run(until_idle=True)
+    assert job.status == "completed"
+    follower = job.successor
+    assert follower is not None
+    assert (follower.status, follower.row().queue) == ("running", "right")
+    app.run_worker(until_idle=True)
+    assert follower.result(30) == 10
+    moved = app.map(left, range(2), queue="right")
+    Worker(app, queues=["left"]).run(until_idle=True)
+    assert moved.progress().remaining == 2
+    Worker(app, queues=["nowhere", "right"]).run(until_idle=True)
+    assert moved.progress().remaining == 0
+
+
+def test_a_busy_queue_does_not_starve_another(app: fanin.App) -> None:
+    order: list[str] = []
+
+    @app.task(queue="a")
+    def work(x: str) -> None:
+        order.append(x)
+
+    app.map(work, ["a"] * 400)
+    app.map(work, ["b"] * 40, queue="b")
+    Worker(app, queues=["a", "b"], concurrency=1, batch=10).run(until_idle=True)
+    assert order.index("b") < 100
+
+
+def test_two_workers_with_the_same_name_do_not_take_each_other_for_themselves(app: fanin.App) -> None:
+    """F027"""
+    both = threading.Barrier(2)
+
+    @app.task(lease=1)
+    def work(x: int) -> int:
+        if x < 2:
+            both.wait(30)
+        return x
+
+    job = app.map(work, range(40))
+    with working(app, name="pod-0", concurrency=1, batch=1), working(app, name="pod-0", concurrency=1, batch=1):
+        assert job.result(30) == list(range(40))
+    assert job.account()["attempts"] == 40
+
+
+def test_until_idle_waits_for_what_is_delayed_and_for_what_others_hold(app: fanin.App) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(queue="q")
+    def work(x: int) -> int:
+        begun.set()
+        assert x or go_on.wait(30)
+        return x
+
+    @app.task(queue="q")
+    def after(found: fanin.Joined[int]) -> int:
+        return sum(found)
+
+    delayed = app.map(work, [1], delay=0.6)
+    held = app.map(work, [0], then=after)
+    with working(app, queues=["q"], concurrency=1):
+        assert begun.wait(30)
+        ended = threading.Event()
+
+        def idle() -> None:
+            Worker(app, queues=["q"]).run(until_idle=True)
+            ended.set()
+
+        thread = threading.Thread(target=idle)
+        thread.start()
+        delayed.wait(30)
+        assert not ended.wait(0.5)
+        go_on.set()
+        assert ended.wait(30)
+        thread.join()
+    assert held.successor is not None
+    assert held.successor.status == "completed"
+
+
+def test_a_short_part_is_reported_at_once_beside_a_long_one(app: fanin.App) -> None:
+    """The loop rests because nothing is left to claim; what ends then must not wait for the next poll."""
+    go_on = threading.Event()
+    begun = threading.Semaphore(0)
+
+    @app.task
+    def work(x: int) -> int:
+        if x < 0:
+            begun.release()
+            assert go_on.wait(30)
+        return x
+
+    with working(app, concurrency=2) as worker:
+        app.map(work, range(2_000)).wait(60)  # so that it knows handlers to be short
+        long = app.map(work, [-1])
+        assert begun.acquire(timeout=30)
+        slowest = 0.0
+        for _ in range(5):
+            until(lambda: worker._resting, "the worker rests")
+            sent = time.monotonic()
+            app.map(work, [1]).wait(30)
+            slowest = max(slowest, time.monotonic() - sent)
+        go_on.set()
+        long.wait(30)
+    assert slowest < 1.5, "it waited for the poll"
+
+
+def test_what_a_listener_of_parts_raises_does_not_stop_the_worker(app: fanin.App) -> None:
+    @app.task
+    def work(x: int) -> int:
+        return x
+
+    def broken(*_: Any) -> None:
+        raise ValueError("of the listener")
+
+    job = app.map(work, range(20))
+    with working(app, on_part=broken):
+        assert job.result(30) == list(range(20))
+    assert job.account()["attempts"] == 20
+
+
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 0}, {"batch": 0}, {"batch": 257}], ids=["no handler", "no batch", "a batch too large"]
+)
+def test_a_worker_that_cannot_work_is_refused(sqlite_url: str, options: dict[str, int]) -> None:
+    app = fanin.App(sqlite_url)
+    with pytest.raises(fanin.BadOption, match="no tasks"):
+        Worker(app)
+    app.task(name="t")(lambda x: x)
+    with pytest.raises(fanin.BadOption, match=next(iter(options))):
+        Worker(app, **options)  # type: ignore[arg-type]
+
+
+class Flaky:
+    """A store whose writing transactions fail when the test says so; everything else is passed on."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.fail = False
+        self.failed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def run(self, factory: Any) -> Any:
+        if self.fail:
+            self.failed += 1
+            raise fanin.StoreUnreachable("as if it were away")
+        return self._store.run(factory)
+
+
+def test_reports_outlive_a_database_that_is_away_and_none_is_said_twice(app: fanin.App) -> None:
+    """F062: what was done while it was away is committed when it is back, once"""
+    go_on = threading.Event()
+    calls: list[int] = []
+    heard: list[tuple[int, str]] = []
+
+    @app.task
+    def work(x: int) -> int:
+        calls.append(x)
+        assert go_on.wait(30)
+        return x
+
+    job = app.map(work, range(8))
+    flaky = Flaky(app.store)
+    holder: Any = type("Holder", (), {"store": flaky, "tasks": app.tasks, "url": app.url})()
+    listener = lambda report, answer: heard.append((report.claim.idx, answer.verdict.value))  # noqa: E731
+    with working(holder, concurrency=4, on_part=listener):
+        until(lambda: len(calls) >= 4, "four are running")
+        flaky.fail = True
+        go_on.set()
+        until(lambda: flaky.failed >= 2, "it has tried twice")
+        assert heard == []
+        flaky.fail = False
+        assert job.result(30) == list(range(8))
+    assert sorted(calls) == list(range(8))
+    assert sorted(idx for idx, _ in heard) == list(range(8))
+    assert {verdict for _, verdict in heard} <= {"ok", "last", "OK", "LAST"}
+    assert job.account()["attempts"] == 8
