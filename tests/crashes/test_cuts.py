@@ -1,4 +1,4 @@
-"""A transaction that dies anywhere has either happened as a whole or not at all, and saying it again makes it happen."""
+"""A transaction that dies anywhere has happened as a whole or not at all, and saying it again makes it happen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -113,8 +114,8 @@ def _writing_generators() -> Iterator[str]:
                 yield f"{name}.{title}"
 
 
-def _writes(function: object, module: object, seen: set[str]) -> bool:
-    source = inspect.getsource(function)  # type: ignore[arg-type]
+def _writes(function: Any, module: Any, seen: set[str]) -> bool:
+    source = inspect.getsource(function)
     for room, query in re.findall(r"yield (\w+\.)?SQL\.(\w+)", source):
         owner = getattr(module, room.rstrip(".")) if room else module
         if any(WRITES.search(text) for text in getattr(owner.SQL, query).texts.values()):

@@ -1,4 +1,4 @@
-"""The protocol as a person would tell it: dictionaries, no counters, no locks, no tokens to compare but the last one."""
+"""The protocol as a person would tell it: dictionaries, no counters, no locks, one token per part."""
 
 from __future__ import annotations
 

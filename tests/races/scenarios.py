@@ -355,6 +355,53 @@ def reap_and_cancel(arena: Arena) -> list[Actor]:
     return [reaper("R"), canceller("C", job_id)]
 
 
+# Reports and the next claim in one transaction.
+
+
+@race("two workers that exchange their last parts for the successor", "A=LAST/1 B=OK/0", "A=OK/0 B=LAST/1")
+def exchange_and_exchange(arena: Arena) -> list[Actor]:
+    _, (one, two) = held(arena, 2)
+    return [arena.exchanger("A", one), arena.exchanger("B", two)]
+
+
+@race(
+    "two workers that exchange parts of two jobs for more of both",
+    "A=OK+OK/2 B=OK+OK/0", "A=OK+OK/0 B=OK+OK/2", preemptions=3,
+)  # fmt: skip
+def exchange_of_two_jobs(arena: Arena) -> list[Actor]:
+    arena.job(3, "one")
+    one, two = arena.claims(2)
+    arena.job(3, "two")
+    # The first job's last part comes first in turn, so it is claimed here and given back.
+    (back,) = arena.claims(1)
+    three, four = arena.claims(2)
+    arena.settled([Report(back, "release")])
+    return [arena.exchanger("A", one, three), arena.exchanger("B", four, two)]
+
+
+@race(
+    "an exchange and a redrive of the parts that it could claim", "A=LAST/0 R=RUN 2", "A=LAST/1 R=RUN 2", preemptions=2
+)
+def exchange_and_redrive(arena: Arena) -> list[Actor]:
+    other, (failing,) = held(arena, 1, name="other", successor=None)
+    arena.settled([Report(failing, "fail")])
+    _, (one,) = held(arena, 1, successor=None)
+    return [arena.exchanger("A", one), redriver("R", other)]
+
+
+@race("an exchange and the cancel of the job that it would claim from", "A=OK/1 C=CANCELLED", "A=CLOSED/0 C=CANCELLED")
+def exchange_and_cancel(arena: Arena) -> list[Actor]:
+    job_id = arena.job(2)
+    (one,) = arena.claims(1)
+    return [arena.exchanger("A", one), canceller("C", job_id)]
+
+
+@race("a redrive of one part and the sweep of it", "S=SWEPT 1 R=RUN 2", "S=SWEPT 1 R=REFUSED")
+def sweep_and_redrive_of_one(arena: Arena) -> list[Actor]:
+    job_id, _ = closed(arena)
+    return [sweeper("S", job_id), redriver("R", job_id, chosen=[0])]
+
+
 # Creating.
 
 
