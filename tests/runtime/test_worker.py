@@ -56,7 +56,7 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_lease_and_those_of_the_o
     async def block(x: int) -> int:
         calls.append(x)
         if x == 0:
-            time.sleep(2.4)  # noqa: ASYNC251 - as a careless handler does
+            time.sleep(2.4)
         else:
             await asyncio.sleep(0)
         return x

@@ -178,16 +178,21 @@ class Loop:
     def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
         # One that was cancelled before its first step, or while it waited for a place, has not spoken itself.
         if task.cancelled():
+            with self._lock:
+                self._waiting.discard(running)
             self._done(running, Outcome("lost"))
 
     async def _run(self, running: Running) -> None:
         async with self._places:
             with self._lock:
-                if running not in self._waiting:
-                    return  # taken back
+                here = running in self._waiting
                 self._waiting.discard(running)
-            running.start()
-            found = await self._handle(running)
+            if not here:
+                return  # taken back
+            found = Outcome("lost")
+            if not running.part.cancelled:  # a blocked loop hears of it here before it comes to the cancellation
+                running.start()
+                found = await self._handle(running)
         self._done(running, found)
 
     async def _handle(self, running: Running) -> Outcome:

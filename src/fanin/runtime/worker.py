@@ -330,10 +330,10 @@ class Worker:
     def _begin(self, claim: Claim, sent: float) -> None:
         task = self.tasks[claim.task]
         running = Running(claim, task, self.store, sent)
-        self._held[self._key(claim)] = running
         executor = self._executors.get(task.mode)
         if executor is None:
             executor = self._executors[task.mode] = KINDS[task.mode](self.concurrency, self._finished, self.store)
+        self._held[self._key(claim)] = running  # from here on the heart may stop it
         executor.submit(running)
 
     def _finished(self, running: Running, found: Outcome) -> None:

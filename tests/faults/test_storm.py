@@ -1,0 +1,166 @@
+"""Fifty jobs, while the workers are killed and paused at random moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+import fanin
+from tests.faults import tasks
+from tests.runtime.rows import execute
+from tests.support import invariants
+
+JOBS = 50
+WORKERS = 4
+STORM_SECONDS = 12.0
+CALM_SECONDS = 40.0
+
+
+@dataclass
+class Fleet:
+    """Worker processes: whoever is killed is replaced, whoever is paused goes on later as a zombie."""
+
+    url: str
+    dice: random.Random
+    alive: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    paused: list[tuple[float, subprocess.Popen[bytes]]] = field(default_factory=list)
+    leaving: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    kills: int = 0
+    pauses: int = 0
+
+    def start(self) -> None:
+        self.alive.append(subprocess.Popen([sys.executable, "-m", "tests.faults.tasks", self.url]))
+
+    def kill(self) -> None:
+        victim = self.alive.pop(self.dice.randrange(len(self.alive)))
+        victim.kill()
+        victim.wait(10)
+        self.kills += 1
+        self.start()
+
+    def pause(self) -> None:
+        victim = self.alive.pop(self.dice.randrange(len(self.alive)))
+        victim.send_signal(signal.SIGSTOP)
+        self.paused.append((time.monotonic() + tasks.LEASE_SECONDS * self.dice.uniform(1.5, 3.0), victim))
+        self.pauses += 1
+        self.start()
+
+    def resume(self, *, all_of_them: bool = False) -> None:
+        for entry in list(self.paused):
+            until, process = entry
+            if all_of_them or time.monotonic() >= until:
+                self.paused.remove(entry)
+                process.send_signal(signal.SIGCONT)
+                self.alive.append(process)
+
+    def shrink(self) -> None:
+        """Zombies come back beside their replacements; the surplus is asked to leave."""
+        while len(self.alive) > WORKERS + 1:
+            leaving = self.alive.pop(0)
+            leaving.terminate()
+            self.leaving.append(leaving)
+
+    def all_have_left(self) -> None:
+        for process in self.leaving:
+            assert process.wait(CALM_SECONDS) in (0, -signal.SIGTERM)  # the latter before it had begun to listen
+
+    def stop(self) -> None:
+        for _, process in self.paused:
+            process.send_signal(signal.SIGCONT)
+        for process in [*self.alive, *self.leaving, *(process for _, process in self.paused)]:
+            process.kill()
+            process.wait(10)
+
+
+@contextmanager
+def fleet(url: str, seed: int) -> Iterator[Fleet]:
+    made = Fleet(url, random.Random(seed))
+    try:
+        for _ in range(WORKERS):
+            made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def submit(app: fanin.App) -> list[fanin.Job]:
+    jobs = []
+    for n in range(JOBS):
+        if n % 10 == 9:
+            jobs.append(app.map(tasks.split, [3, 4], then=tasks.gather_ids, key=f"job {n}"))
+        else:
+            task = tasks.part_async if n % 3 == 0 else tasks.part
+            jobs.append(app.map(task, range(4 + n % 13), then=tasks.gather, key=f"job {n}", stripes=1 + n % 3))
+    return jobs
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_every_job_ends_once_while_workers_are_killed_and_paused(migrated_url: str) -> None:
+    """F005, F023, F024, F027, F042, F048: SIGKILL and SIGSTOP past the lease, seeded"""
+    seed = int(os.environ.get("FANIN_STORM_SEED", "20240229"))
+    app = tasks.use(migrated_url)
+    with app, fleet(migrated_url, seed) as workers:
+        jobs = submit(app)
+        storm_ends = time.monotonic() + STORM_SECONDS
+        while time.monotonic() < storm_ends:
+            time.sleep(workers.dice.uniform(0.1, 0.4))
+            (workers.kill if workers.dice.random() < 0.4 else workers.pause)()
+            workers.resume()
+            workers.shrink()
+        workers.resume(all_of_them=True)
+
+        deadline = time.monotonic() + CALM_SECONDS
+        while left := [row for row in app.jobs(limit=500) if not row.ended]:
+            assert time.monotonic() < deadline, f"seed {seed}: these jobs have not ended: {left}"
+            time.sleep(0.05)
+        workers.all_have_left()
+        assert workers.kills > 5
+        assert workers.pauses > 5
+        check_ends(app, jobs)
+        counted = dict(execute(app.store, "SELECT what, count(*) FROM {attempt_log} GROUP BY what"))
+        assert counted.get("refused", 0) > 0, f"seed {seed}: no zombie was refused, so nothing was tried: {counted}"
+        assert counted.get("lease_lost", 0) > 0
+        assert "failed" not in counted, f"no part had to fail for good: {counted}"
+    assert invariants.violations(migrated_url) == []
+
+
+def check_ends(app: fanin.App, jobs: list[fanin.Job]) -> None:
+    """Each job of each level: completed, one event, one successor where one is due, and the right results."""
+    for n, job in enumerate(jobs):
+        follower = check_one(app, job)
+        if n % 10 == 9:
+            assert follower == 2
+            children = job.children()
+            assert [child.id for child in children] == sorted(
+                {str(r) for r in job.results()}, key=[c.id for c in children].index
+            )
+            for child in children:
+                parts = child.progress().total
+                assert list(child.results()) == [x * x for x in range(parts)]
+                assert check_one(app, child) == {"sum": sum(x * x for x in range(parts)), "count": parts, "failed": 0}
+        else:
+            parts = 4 + n % 13
+            assert list(job.results()) == [x * x for x in range(parts)]
+            assert follower == {"sum": sum(x * x for x in range(parts)), "count": parts, "failed": 0}
+
+
+def check_one(app: fanin.App, job: fanin.Job) -> object:
+    """One end, one event, one successor; the successor's result."""
+    row = job.row()
+    assert (row.status, row.outcome, row.run) == ("completed", "all_ok", 1), (row.reason, job.failures())
+    account = job.account()
+    assert (account["events"], account["successors"]) == (1, 1)
+    follower = job.successor
+    assert follower is not None
+    assert follower.account()["events"] == 1
+    return follower.result(1)
