@@ -25,7 +25,7 @@ def torture(
     *,
     minutes: Annotated[float, option("How long the storm and the calm take together (default: 2).")] = 2.0,
     seed: Annotated[int | None, option("Draw the same jobs and faults again (default: a new one, printed).")] = None,
-    workers: Annotated[int, option("Worker processes (default: 6).")] = 6,
+    workers: Annotated[int, option("Worker processes (default: 8).")] = 8,
     jobs: Annotated[int | None, option("Submit no more than so many jobs (default: as many as fit).")] = None,
     break_: Annotated[
         str | None, option("Remove this guard from the program; the judge must notice (see --list).", "--break")

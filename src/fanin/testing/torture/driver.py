@@ -16,7 +16,7 @@ from fanin.testing.torture.app import Tasks, open_app, open_points
 from fanin.testing.torture.journal import Journal, Reader
 from fanin.testing.torture.plan import Shape
 
-AT_ONCE = 12
+AT_ONCE = 24
 TICK_SECONDS = 0.05
 
 

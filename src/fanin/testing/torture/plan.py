@@ -11,8 +11,8 @@ LEASE_SECONDS = 0.8
 LONG_LEASES = 2.0
 """So many leases a long part works: it lives on heartbeats."""
 KINDS = (
-    "all", "all", "fail_fast", "tolerate", "percent", "quorum", "proceed", "abandon", "stream", "single", "reaped",
-    "cancel",
+    "all", "all", "fail_fast", "tolerate", "percent", "quorum", "quorum", "proceed", "proceed", "abandon", "abandon",
+    "stream", "single", "reaped", "cancel", "cancel",
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class Request(msgspec.Struct, frozen=True):
     url: str
     seed: int
     seconds: float
-    workers: int = 6
+    workers: int = 8
     jobs: int | None = None
     broken: str | None = None
     controls: tuple[str, ...] = tuple(breaks.BREAKS)
@@ -129,7 +129,8 @@ class _Trial:
 
     def _violated(self) -> bool:
         """Look from time to time; a broken promise ends the storm."""
-        if self._server is not None or time.monotonic() - self._looked < LOOK_SECONDS:
+        pause = 0.5 if self._options.broken else LOOK_SECONDS
+        if self._server is not None or time.monotonic() - self._looked < pause:
             return False
         return not self._look().clean
 

@@ -1,0 +1,268 @@
+"""The torture itself: it passes what is whole, sees what is broken, says when it has shown nothing, and cleans up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fanin.cli import exits
+from fanin.domain.errors import BadOption
+from fanin.testing.torture import breaks, judge, plan, run
+from fanin.testing.torture.ground import Ground, ground_of
+from fanin.testing.torture.journal import Journal, Reader, digest
+from fanin.testing.torture.nursery import Nursery
+from fanin.testing.torture.worker import WorkerSpec
+
+
+@pytest.mark.slow
+def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
+    account = run.torture(run.Request(store_url, seed=1, seconds=11, workers=6, controls=()), lambda _: None)
+    assert account.findings == {}, account.examples
+    assert account.check == []
+    assert account.calm_seconds is not None
+    assert account.faults["kills"] >= 5
+    assert account.faults["zombies"] >= 1
+    assert account.figures["stale_by_attempt"] >= 1
+    assert account.figures["events"] == account.figures["runs"] > 20
+    if store_url.startswith("postgresql"):
+        assert sum(account.faults[f"cut_{kind}"] for kind in ("request", "reply", "late")) >= 5
+        assert schemas(store_url) == []
+
+
+@pytest.mark.slow
+def test_a_storm_without_a_guard_is_caught(sqlite_url: str) -> None:
+    code, said = command("--url", sqlite_url, "--minutes", "0.3", "--seed", "2", "--break", "ended")
+    assert code == exits.FAILED
+    assert "runs ended twice" in said
+    assert "CAUGHT  replay: fanin torture" in said
+
+
+@pytest.mark.slow
+def test_a_run_too_short_to_meet_everything_is_inconclusive(sqlite_url: str, tmp_path: Path) -> None:
+    code, said = command("--url", sqlite_url, "--minutes", "0.05", "--seed", "3", "--no-control", "--json")
+    told = json.loads(said)
+    assert told["verdict"] == "INCONCLUSIVE"
+    assert told["account"]["never"]
+    assert told["account"]["findings"] == {}
+    assert code == 3
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--break", "everything"], "there is no guard 'everything'"),
+        (["--minutes", "0"], "--minutes 0: give 0.05"),
+        (["--workers", "0"], "--workers 0: give 1 to 100"),
+        (["--jobs", "0"], "--jobs 0: give 1 or more"),
+        (["--own-server"], "--own-server starts a database"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_happens(
+    sqlite_url: str, options: list[str], said: str, tmp_path: Path
+) -> None:
+    code, told = command("--url", sqlite_url, *options)
+    assert code == exits.USAGE
+    assert said in told
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_crash_points_and_guards_are_listed() -> None:
+    code, said = command("--list")
+    assert code == exits.OK
+    assert "complete.before_commit" in said
+    assert all(guard in said for guard in breaks.BREAKS)
+
+
+def test_the_same_seed_draws_the_same_jobs() -> None:
+    first = [plan.shape(7, n, True) for n in range(200)]
+    assert first == [plan.shape(7, n, True) for n in range(200)]
+    assert plan.items(7, first[3]) == plan.items(7, first[3])
+    assert {shape.kind for shape in first} == set(plan.KINDS)
+    assert first != [plan.shape(8, n, True) for n in range(200)]
+
+
+def test_a_dead_torture_takes_its_processes_with_it(sqlite_url: str, tmp_path: Path) -> None:
+    ground = ground_of(sqlite_url, 1)
+    ground.create()
+    nursery = Nursery(str(tmp_path), {})
+    nursery.spawn("worker", WorkerSpec(url=ground.url, folder=str(tmp_path), name="1"))
+    reader = Reader(str(tmp_path))
+    born: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 30
+    while not born:
+        assert time.monotonic() < deadline
+        born = [line for line in reader.news() if line["e"] == "born"]
+        time.sleep(0.02)
+    nursery.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(born[0]["pid"], 0)
+    ground.destroy()
+
+
+@pytest.mark.parametrize("name", breaks.BREAKS)
+def test_a_broken_program_still_runs_where_nothing_goes_wrong(store_url: str, name: str) -> None:
+    """Else the control would catch a program that does not work at all, instead of one that is not safe."""
+    ground = ground_of(store_url, 0)
+    ground.create()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", WORKING, ground.url], capture_output=True, text=True, timeout=60,
+            env=os.environ | {breaks.VARIABLE: name},
+        )  # fmt: skip
+        assert done.stdout.split() == ["completed", "6"], done.stderr
+    finally:
+        ground.destroy()
+
+
+WORKING = """
+import sys, tempfile
+from fanin.testing.torture import breaks
+from fanin.testing.torture.app import open_app
+from fanin.testing.torture.journal import Journal
+from fanin.testing.torture.plan import Item
+
+breaks.patch_statements()
+app, tasks = open_app(sys.argv[1], Journal(tempfile.mkdtemp(), "one"), "one", None, None)
+job = app.map(tasks.work, [Item(0, n, 0) for n in range(6)], then=tasks.join)
+app.run_worker(until_idle=True)
+print(job.status, job.successor.result()["succeeded"])
+"""
+
+
+# The judge, on a small history in which one thing is wrong.
+
+
+def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+    """One job of two parts that has ended, with its event and successor, as tables and history."""
+    facts = {"job_id": "j", "run": 1, "status": "completed", "outcome": "with_failures", "reason": None,
+             "succeeded": 1, "failed": 1, "abandoned": 0}  # fmt: skip
+    then = {**facts, "job_id": "s", "outcome": "all_ok", "failed": 0}
+    rows: dict[str, list[Any]] = {
+        "jobs": [
+            ["j", "key", "completed", "with_failures", 1, 1, 1, 0, None, True, None, False],
+            ["s", None, "completed", "all_ok", 1, 1, 0, 0, "j", False, None, False],
+        ],
+        "stripes": [["j", 0, 2, 0, 1, 1, 0], ["s", 0, 1, 0, 1, 0, 0]],
+        "parts": [
+            ["j", 0, 0, "succeeded", 2, "c2", 3, "5"],
+            ["j", 1, 0, "failed", 1, "c1", 1, None],
+            ["s", 0, 0, "succeeded", 1, "c3", 3, "6"],
+        ],
+        "events": [
+            ["job/j/finished/1", "j", msgspec.json.encode(facts).decode()],
+            ["job/s/finished/1", "s", msgspec.json.encode(then).decode()],
+        ],
+    }
+    lines = [
+        {"e": "submit", "n": 0, "k": "key", "w": 2},
+        {"e": "submitted", "n": 0, "j": "j", "w": 2},
+        {"e": "body", "j": "j", "i": 0, "a": 1},
+        {"e": "body", "j": "j", "i": 0, "a": 2},
+        {"e": "say", "j": "j", "i": 0, "a": 1, "c": "c1", "v": "succeed", "d": digest("4")},
+        {"e": "say", "j": "j", "i": 0, "a": 2, "c": "c2", "v": "succeed", "d": digest("5")},
+        {"e": "ack", "j": "j", "i": 0, "a": 1, "c": "c1", "v": "succeed", "d": digest("4"), "r": "lost", "h": 2},
+        {"e": "ack", "j": "j", "i": 0, "a": 2, "c": "c2", "v": "succeed", "d": digest("5"), "r": "ok", "h": 2},
+        {"e": "say", "j": "s", "i": 0, "a": 1, "c": "c3", "v": "succeed", "d": digest("6")},
+    ]
+    return rows, lines
+
+
+def judged(tmp_path: Path, change: Callable[[dict[str, list[Any]], list[dict[str, Any]]], object]) -> judge.Verdicts:
+    rows, lines = healthy(tmp_path)
+    change(rows, lines)
+    journal = Journal(str(tmp_path), "history")
+    for line in lines:
+        journal.write(**line)
+    tables = judge.Tables({name: [tuple(row) for row in found] for name, found in rows.items()})
+    history = judge.History().read(Reader(str(tmp_path)).news())
+    found = judge.live(tables, history)
+    judge.final(tables, history, found)
+    return found
+
+
+def test_the_judge_finds_nothing_where_nothing_is_wrong(tmp_path: Path) -> None:
+    assert judged(tmp_path, lambda rows, lines: None).counts == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("counters that differ from their parts", lambda rows, lines: rows["stripes"][0].__setitem__(4, 2)),
+        ("counted twice", lambda rows, lines: rows["stripes"][0].__setitem__(4, 2)),
+        ("counted twice", lambda rows, lines: lines.append(lines[7])),
+        ("counted twice", lambda rows, lines: lines[6].__setitem__("r", "ok")),
+        ("acknowledged results lost", lambda rows, lines: lines[6].__setitem__("r", "ok")),
+        ("acknowledged results changed", lambda rows, lines: lines[7].__setitem__("d", digest("9"))),
+        ("results that their holder never reported", lambda rows, lines: lines.pop(5)),
+        ("results that their holder never reported", lambda rows, lines: rows["parts"][0].__setitem__(7, "4")),
+        ("attempts beyond the allowance", lambda rows, lines: rows["parts"][0].__setitem__(6, 1)),
+        ("attempt numbers that fell", lambda rows, lines: lines[3].__setitem__("a", 3)),
+        ("events missing", lambda rows, lines: rows["events"].pop(0)),
+        ("events too many", lambda rows, lines: rows["jobs"][0].__setitem__(2, "running")),
+        ("runs never ended", lambda rows, lines: rows["jobs"][0].__setitem__(2, "running")),
+        ("runs ended twice", lambda rows, lines: rows["jobs"][0].__setitem__(3, "partial")),
+        ("contributions after the end", lambda rows, lines: rows["jobs"][0].__setitem__(5, 2)),
+        ("successors missing", lambda rows, lines: rows["jobs"].pop(1)),
+        ("successors too many", lambda rows, lines: rows["jobs"].append(["x", *rows["jobs"][1][1:]])),
+        ("parts lost", lambda rows, lines: rows["parts"].pop(1)),
+        ("parts lost", lambda rows, lines: rows["parts"][1].__setitem__(3, "running")),
+        ("parts that nobody submitted", lambda rows, lines: lines[0].__setitem__("w", 1)),
+        ("submits lost or doubled", lambda rows, lines: lines[1].__setitem__("j", "other")),
+        ("jobs that nobody submitted", lambda rows, lines: lines.pop(0)),
+        ("redrives lost", lambda rows, lines: lines.append({"e": "redrive", "n": 0, "j": "j", "seen": 1, "run": 2})),
+        ("reports answered with conflict", lambda rows, lines: lines[7].__setitem__("r", "conflict")),
+        ("calls that were refused wrongly", lambda rows, lines: lines.append({"e": "wrong", "n": 0, "why": "no"})),
+    ],
+)
+def test_the_judge_sees(tmp_path: Path, kind: str, change: Callable[[Any, Any], object]) -> None:
+    assert kind in judged(tmp_path, change).counts
+
+
+def test_a_torn_last_line_of_a_killed_process_is_not_read(tmp_path: Path) -> None:
+    Journal(str(tmp_path), "a").write(e="body", j="j", i=0, a=1)
+    with open(tmp_path / "a.jsonl", "ab") as file:
+        file.write(b'{"e":"bo')
+    reader = Reader(str(tmp_path))
+    assert [line["e"] for line in reader.news()] == ["body"]
+    with open(tmp_path / "a.jsonl", "ab") as file:
+        file.write(b'dy","j":"j","i":1,"a":1}\n')
+    assert [line["i"] for line in reader.news()] == [1]
+
+
+def test_an_unknown_guard_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(BadOption, match=r"claim .*; closed"):
+        breaks.check("nothing")
+
+
+def command(*words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", "torture", *words], capture_output=True, text=True, timeout=110
+    )
+    return done.returncode, done.stdout + ("" if "--json" in words else done.stderr)
+
+
+def schemas(url: str) -> list[str]:
+    import psycopg
+
+    with psycopg.connect(url.partition("?")[0]) as connection:
+        rows = connection.execute(r"SELECT nspname FROM pg_namespace WHERE nspname LIKE 'fanin\_torture\_%'")
+        return [row[0] for row in rows]
+
+
+def test_a_place_is_made_beside_the_named_one(store_url: str) -> None:
+    ground: Ground = ground_of(store_url, 1)
+    assert ground.url != store_url
+    ground.create()
+    assert ground.pending() == (0, 0, 0)
+    assert ground.check() == []
+    ground.destroy()
