@@ -167,6 +167,7 @@ def ending(store: Store, job_id: str) -> tuple[str, str | None]:
     """(status, outcome), after looking that the event and the counts say the same."""
     row = job(store, job_id)
     if row.ended:
+        assert row.open_stripes == 0
         said = events(store, job_id)
         assert len(said) == row.run
         facts = (row.status, row.outcome, row.succeeded_parts, row.failed_parts, row.abandoned_parts, row.run)

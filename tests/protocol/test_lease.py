@@ -215,8 +215,10 @@ def test_a_renewal_with_a_foreign_claim_id_or_an_unknown_part_is_lost(store: Sto
     (held,) = claim(store)
     fake = Claim(0, job_id, 0, TASK, 1, identity.new_claim_id(), 3, "0")
     unknown = Claim(0, job_id, 99, TASK, 1, held.claim_id, 3, "0")
+    ahead = Claim(0, job_id, 0, TASK, 2, held.claim_id, 3, "0")
     before = snapshot(store)
-    assert renew(store, fake, unknown) == [fake, unknown]
+    assert renew(store, fake, unknown, ahead) == [fake, unknown, ahead]
+    assert [store.run(lambda c=c: lease.checkpoint(c, 60.0, "1")) for c in (fake, unknown, ahead)] == [False] * 3  # type: ignore[misc]
     assert snapshot(store) == before
     assert renew(store) == []
 
@@ -303,6 +305,22 @@ def test_a_lease_that_was_renewed_after_the_reaper_looked_is_left_alone(store: S
     renew(store, held)
     assert store.run(lambda: finish.reap(0, seen)) == 0
     assert [v.value for v in verdicts(store, done(held))] == ["last"]
+
+
+def test_the_reaper_fails_no_attempt_but_the_one_it_saw_and_none_that_has_another_left(
+    store: Store, clock: Clock
+) -> None:
+    job_id = make(store, 2, attempts=2)
+    first, second = claim(store)
+    settle(store, retried(first))
+    claim(store)
+    clock.advance(61)
+    before = snapshot(store)
+    seen_too_early, has_one_left = (job_id, 0, first.attempt), (job_id, 1, second.attempt)
+    assert store.run(lambda: finish.reap(0, [seen_too_early, has_one_left])) == 0
+    assert snapshot(store) == before
+    assert reap(store) == 1
+    assert states(store, job_id) == ["failed", "running"]
 
 
 def test_the_reaper_leaves_parts_of_a_closed_job_to_the_sweeper(store: Store, clock: Clock) -> None:
