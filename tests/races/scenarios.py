@@ -219,6 +219,12 @@ def completion_and_sweep(arena: Arena) -> list[Actor]:
     return [arena.succeeds("A", claim), sweeper("S", job_id)]
 
 
+@race("a release and the sweep", "A=OK S=SWEPT 0", "A=OK S=SWEPT 1", "A=CLOSED S=SWEPT 1")
+def release_and_sweep(arena: Arena) -> list[Actor]:
+    job_id, claim = closed(arena)
+    return [arena.reporter("A", [Report(claim, "release")]), sweeper("S", job_id)]
+
+
 @race(
     "last completion, give up and sweep",
     "A=LAST G=LATE S=SWEPT 0", "A=CLOSED G=GAVE_UP S=SWEPT 1", "A=CLOSED G=GAVE_UP S=SWEPT 0",

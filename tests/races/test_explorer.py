@@ -101,8 +101,8 @@ def test_a_held_session_shows_nothing_and_a_cut_one_leaves_nothing(arena: Arena)
         two.play(putting("B", "a").script())  # waits until the server has noticed the cut
         assert two.finish() == "DONE"
         assert names() == before | {"a"}
+        two.play(putting("B", "b").script())
         with pytest.raises(LookupError, match="ended before"):
-            two.play(putting("B", "b").script())
             two.hold("broken.never")
 
 
