@@ -288,3 +288,15 @@ def test_a_wrong_line_is_refused_with_what_to_write(sqlite_terminal: Terminal) -
         assert hint in said
         assert said.count("\n") == 1
     assert os.listdir(sqlite_terminal.folder) == []
+
+
+def test_a_final_name_that_cannot_be_used_is_said_and_the_output_is_kept_until_it_can(terminal: Terminal) -> None:
+    (terminal.folder / "a.o").mkdir()
+    line = ["map", "--", "echo x >> ran.log; echo {} > {out}.o", ":::", "a"]
+    said = terminal.run(*line, code=1)
+    assert b"cannot name a.o: Is a directory. It is kept in " in said.stderr
+    (terminal.folder / "a.o").rmdir()
+    terminal.run(*line)
+    assert terminal.lines("a.o") == ["a"]
+    assert terminal.lines("ran.log") == ["x"]
+    assert terminal.scratch() == []

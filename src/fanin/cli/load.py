@@ -19,7 +19,7 @@ def load_app(target: str) -> fanin.App | fanin.AsyncApp:
     import fanin
 
     module_name, colon, attribute = target.partition(":")
-    if target.endswith(".py") or "/" in module_name:
+    if module_name.endswith(".py") or "/" in module_name:
         hint = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise BadOption(f"{target!r} is a file; name the module: fanin work {hint}:{attribute or 'app'}")
     if not module_name or (colon and not attribute):

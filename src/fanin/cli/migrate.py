@@ -59,12 +59,14 @@ def _sqlite(store: SqliteStore, check: bool, sql: bool, common: Common) -> int:
 def _postgres(store: PostgresStore, check: bool, sql: bool, buckets: int | None, common: Common) -> int:
     where = store.url.split("@")[-1]
     with store.connect() as connection:
-        applied = migrations.applied_postgres(connection, store.schema)
-        if sql:
+        if sql or check:
+            applied = migrations.applied_postgres(connection, store.schema)
+            if check:
+                return _tell_check(applied, "pg", where, common)
             print(migrations.script("pg", store.schema, applied, buckets or 1), end="")
             return exits.OK
-        if check:
-            return _tell_check(applied, "pg", where, common)
+        # Not after a look of our own: the session would remember that the tables are missing, also after it has waited
+        # for another migration to make them.
         todo = migrations.postgres(connection, store.schema, store.url, buckets or 1)
         if buckets is not None and 1 not in todo:
             row = connection.execute(f"SELECT value FROM \"{store.schema}\".setting WHERE name = 'buckets'").fetchone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,9 +55,11 @@ def console(common: Common, *, stderr: bool = False) -> Console:
     """A terminal, or a plain stream whose lines are not folded."""
     from rich.console import Console
 
-    no_color = True if common.no_color else None
-    made = Console(stderr=stderr, highlight=False, no_color=no_color)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, no_color=no_color, width=400)
+    plain = common.no_color or bool(os.environ.get("NO_COLOR"))
+    made = Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
+    if not made.is_terminal:
+        made.width = 400
+    return made
 
 
 def print_json(value: Any) -> None:

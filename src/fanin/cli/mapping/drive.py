@@ -14,18 +14,20 @@ import msgspec
 
 import fanin
 from fanin.cli import exits
+from fanin.cli.mapping.ending import Ending, complete_results
 from fanin.cli.mapping.inputs import Item
-from fanin.cli.mapping.outputs import Done, Scratch
+from fanin.cli.mapping.landing import Landing
+from fanin.cli.mapping.outputs import Scratch
 from fanin.cli.mapping.plan import Plan, latest_key
 from fanin.cli.mapping.process import Guardian
-from fanin.cli.mapping.report import Reporter, failure_of
-from fanin.cli.mapping.runner import SAID_BYTES, Runner, ThenDone
+from fanin.cli.mapping.report import Reporter
+from fanin.cli.mapping.runner import Runner
 from fanin.cli.mapping.screen import Screen
+from fanin.cli.tables import short
 from fanin.domain import identity
 from fanin.domain.errors import KeyConflict, Unavailable
 from fanin.domain.model import JobRow, Progress, Report, Settled, Verdict
 from fanin.protocol import read
-from fanin.runtime.joined import pages
 from fanin.runtime.progress import Rate, line
 from fanin.runtime.worker import Worker
 
@@ -64,10 +66,10 @@ class Drive:
         self.reporter = Reporter(plan, self.scratch, screen, options.results)
         self.guardian = Guardian()
         self.runner = Runner(plan, self.scratch, self.guardian, options.attempts, options.timeout, self._run_now)
+        self.landing = Landing(app.store, self.job_id, self.scratch, self.reporter, self.runner, options.keep_order)
         self._register()
         self._news = threading.Event()
         self._interrupts = 0
-        self._next = 0
         self._started = time.monotonic()
         self._worker: Worker | None = None
         self._problem: BaseException | None = None
@@ -78,7 +80,7 @@ class Drive:
             job = self._find_or_create()
             if self.options.redrive:
                 self._redrive(job)
-            self.scratch.tidy(self.app.store, job.id)
+            self.landing.tidy()
             if not self._over(job, job.progress()):
                 self._work(job)
             return self._finish(job)
@@ -179,7 +181,7 @@ class Drive:
                 progress = job.progress()
                 self._show(progress, rate.add(progress.total - progress.remaining))
                 if self.options.keep_order:
-                    self._tell_in_order(job)
+                    self.landing.tell_in_order()
                 if self._over(job, progress):
                     if progress.status != "completed":
                         self.runner.stopping.set()
@@ -198,56 +200,10 @@ class Drive:
         return then is not None and then.progress().ended
 
     def _on_part(self, report: Report, settled: Settled) -> None:
-        """After a commit of ours, in the worker's thread. Only an accepted success may give files their final names."""
+        """In the worker's thread. The follower need not wait for its next look when the run has ended."""
+        self.landing.settled(report, settled)
         if settled.verdict is Verdict.LAST:
             self._news.set()
-        idx, accepted = report.claim.idx, settled.verdict in (Verdict.OK, Verdict.LAST, Verdict.REPLAY)
-        if report.claim.job_id != self.job_id:
-            return
-        if report.verb == "succeed" and report.result is not None:
-            done = msgspec.json.decode(report.result, type=Done)
-            if accepted and settled.status == "succeeded":
-                self.scratch.promote(done)
-                if not self.options.keep_order:
-                    self.reporter.succeeded(idx + 1, done, report.claim.attempt)
-            else:
-                self.scratch.discard(done)
-            return
-        self._keep_or_discard(idx, report.claim.attempt, accepted and settled.status == "failed")
-        if accepted and settled.status == "failed" and not self.options.keep_order:
-            self.reporter.failed(failure_of(idx, "failed", report.claim.attempt, report.error))
-        elif accepted and report.verb == "retry":
-            message = failure_of(idx, "", 0, report.error).message
-            self.reporter.retried(idx + 1, report.claim.attempt, message, report.delay)
-
-    def _keep_or_discard(self, idx: int, attempt: int, final: bool) -> None:
-        """The files of a failed attempt: to the results folder if it was the last, and kept only if they are long."""
-        done = self.runner.failed.pop((idx, attempt), None)
-        if done is None:
-            return
-        if final and self.options.results is not None:
-            self.reporter.write_files(idx + 1, done)
-        if not final or max(done.stdout.size, done.stderr.size) <= SAID_BYTES:
-            self.scratch.discard(done)
-
-    def _tell_in_order(self, job: fanin.Job) -> None:
-        """Print what has ended, as far as nothing before it is still to come; whoever ran it."""
-        bucket = self.app.store.bucket(job.id)
-        while True:
-            page = self.app.store.read(lambda: read.results(bucket, job.id, self._next, limit=50))
-            for idx, status, result in page:
-                if status == "succeeded" and result is not None:
-                    done = msgspec.json.decode(result, type=Done)
-                    self.scratch.promote(done)
-                    self.reporter.succeeded(idx + 1, done)
-                elif status in ("failed", "abandoned"):
-                    found = self.app.store.read(lambda idx=idx: read.failures(bucket, job.id, idx, limit=1))  # type: ignore[misc]
-                    self.reporter.failed(found[0])
-                else:
-                    return
-                self._next = idx + 1
-            if not page:
-                return
 
     # Signals.
 
@@ -282,77 +238,24 @@ class Drive:
         else:
             os._exit(exits.INTERRUPTED)
 
-    # The end.
-
     def _finish(self, job: fanin.Job) -> int:
         progress = job.progress()
         if self.options.keep_order and progress.ended:
-            self._tell_in_order(job)
+            self.landing.tell_in_order()
         if self.options.results is not None:
-            self._complete_results(job)
+            complete_results(self.app, job, self.reporter)
         over = self._over(job, progress)
-        then = job.successor if over and progress.status == "completed" and self.plan.then else None
         seconds = max(time.monotonic() - self._started, 1e-9)
-        rate = (self._worker.settled if self._worker else 0) / seconds
-        self.screen.progress(f"{line(progress, rate)}    (job {short(job.id)})", progress.failed, last=True)
-        if over and progress.failed:
-            self.reporter.rest(job.failures())
-        then_code = self._tell_then(then)
-        self._tell_end(job, progress, over, then)
-        self.scratch.tidy(self.app.store, job.id)
-        if not over:
-            return exits.INTERRUPTED
-        return exits.OK if progress.status == "completed" and then_code == 0 else exits.FAILED
-
-    def _tell_then(self, then: fanin.Job | None) -> int:
-        """Print what the --then command printed, if it ran in this process or order is kept. 0 if all is well."""
-        if then is None:
-            return 0
-        if then.progress().status != "completed":
-            said = next(iter(then.failures()), None)
-            if not self.screen.json:
-                what, _, more = (said.message if said else then.row().reason or "").partition("\n")
-                self.screen.problem(f"the --then command failed: {what}; --redrive starts it again")
-                if more:
-                    self.screen.output(b"".join(f"  | {x}\n".encode() for x in more.splitlines()), error=True)
-            return 1
-        done: ThenDone = next(then.results())
-        if (self.runner.ran_then or self.options.keep_order) and not self.screen.json:
-            self.screen.output(self.scratch.read(done.stdout)[0])
-            self.screen.output(self.scratch.read(done.stderr)[0], error=True)
-        return 0
-
-    def _tell_end(self, job: fanin.Job, progress: Progress, over: bool, then: fanin.Job | None) -> None:
-        row = job.row()
-        if self.screen.json:
-            self.screen.event(
-                event="end", job=job.id, key=self.key, status=progress.status, outcome=progress.outcome,
-                reason=row.reason, run=progress.run, parts=progress.total, succeeded=progress.succeeded,
-                failed=progress.failed, abandoned=progress.abandoned, then=_then_facts(then), interrupted=not over,
-            )  # fmt: skip
-            return
-        done = progress.total - progress.remaining
-        if not over:
-            self.screen.problem(
-                f"stopped with {done} of {progress.total} parts done; the same command goes on (job {short(job.id)})"
-            )
-        elif progress.status != "completed":
-            self.screen.problem(
-                f"the job {progress.status}: {row.reason}. The same command with --redrive tries these parts again; "
-                f"see also: fanin show {short(job.id)}"
-            )
-        elif progress.failed:
-            self.screen.note(f"{progress.failed} failed parts were tolerated; see: fanin show {short(job.id)}")
-        elif progress.total == 0:
-            self.screen.note("there were no inputs")
-        elif self._worker is None and not self.options.redrive:
-            self.screen.note("done before; --again runs it all once more")
-
-    def _complete_results(self, job: fanin.Job) -> None:
-        """The files of parts that ended while we were not there."""
-        for idx, status, result in pages(self.app.store, job.id):
-            if status == "succeeded" and result is not None and not self.reporter.has_files(idx + 1):
-                self.reporter.write_files(idx + 1, msgspec.json.decode(result, type=Done))
+        ending = Ending(
+            job=job, key=self.key, progress=progress, over=over,
+            then=job.successor if over and progress.status == "completed" and self.plan.then else None,
+            then_is_ours=self.runner.ran_then or self.options.keep_order,
+            worked=self._worker is not None or self.options.redrive,
+            rate=(self._worker.settled if self._worker else 0) / seconds,
+        )  # fmt: skip
+        code = ending.tell(self.screen, self.reporter, self.scratch)
+        self.landing.tidy()
+        return exits.FAILED if self.landing.unplaced and code == exits.OK else code
 
     def _show(self, progress: Progress, rate: float) -> None:
         tail = f"    (job {short(self.job_id)})"
@@ -371,21 +274,3 @@ class Drive:
 
     def _run_now(self) -> int:
         return fanin.Job(self.app, self.job_id).row().run
-
-
-def short(job_id: str) -> str:
-    """As much of an id as a person needs to name the job."""
-    return job_id[:13]
-
-
-def _then_facts(then: fanin.Job | None) -> dict[str, Any] | None:
-    if then is None:
-        return None
-    row = then.row()
-    facts: dict[str, Any] = {"job": then.id, "status": row.status}
-    if row.status == "completed":
-        done: ThenDone = next(then.results())
-        facts |= {"seconds": done.seconds, "stdout": done.stdout.text, "stderr": done.stderr.text}
-    else:
-        facts["error"] = next((failure.message for failure in then.failures()), row.reason)
-    return facts

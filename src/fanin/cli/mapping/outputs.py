@@ -17,9 +17,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fanin.protocol import read
-from fanin.stores import Store
-
 INLINE_BYTES = 64_000
 """So much of a part's standard output, and of its standard error, is stored in the database."""
 
@@ -104,14 +101,23 @@ class Scratch:
         """The final path of an output."""
         return final_path(self.outdir, name)
 
-    def promote(self, done: Done) -> None:
-        """Give the outputs of an accepted attempt their final names. Saying it again changes nothing."""
+    def promote(self, done: Done) -> str | None:
+        """Give the outputs of an accepted attempt their final names. Saying it again changes nothing.
+
+        Returns what stood in the way, for people; the files stay in their place until the next call.
+        """
         place = Place(self.root, done.place)
         for name in done.names:
-            with contextlib.suppress(FileNotFoundError):  # somebody has done it already
+            try:
                 os.replace(place.out(name), os.path.join(self.outdir, name))
+            except FileNotFoundError:
+                continue  # somebody has done it already
+            except OSError as problem:
+                final, source = self.final(name), place.out(name)
+                return f"cannot name {final}: {problem.strerror}. It is kept in {source}; the same command tries again"
         if done.stdout.file is None and done.stderr.file is None:
             place.remove()
+        return None
 
     def discard(self, done: Done) -> None:
         """Remove the files of an attempt that lost, or whose files nobody needs."""
@@ -141,23 +147,8 @@ class Scratch:
                         if attempt.isdigit():
                             yield int(number), int(attempt), Place(self.root, f"{number}/{name}")
 
-    def tidy(self, store: Store, job_id: str) -> None:
-        """Finish interrupted promotions, and remove what attempts left that lost. Live attempts are left alone."""
-        bucket = store.bucket(job_id)
-        for number, attempt, place in self.leftovers():
-            if number == 0:
-                continue  # the --then command's; its next attempt removes them
-            part = store.read(lambda idx=number - 1: read.part(bucket, job_id, idx))  # type: ignore[misc]
-            if part is None:
-                place.remove()
-            elif part["status"] == "succeeded":
-                done = msgspec.json.decode(part["result"], type=Done)
-                if done.place == place.name:
-                    self.promote(done)
-                else:
-                    place.remove()
-            elif part["attempt"] != attempt or part["status"] in ("pending", "abandoned"):
-                place.remove()
+    def remove_if_empty(self) -> None:
+        """Remove the folders that nothing is left in."""
         with contextlib.suppress(OSError):
             os.rmdir(self.root)
             os.rmdir(os.path.dirname(self.root))

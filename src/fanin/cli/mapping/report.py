@@ -61,7 +61,7 @@ class Reporter:
         what, _, said = failure.message.partition("\n")
         self.screen.problem(f"part {number} ({self._item(number)!r}) {failure.status}: {what or failure.type}")
         if said:
-            self.screen.output(_indented(said), error=True)
+            self.screen.output(indented(said), error=True)
 
     def retried(self, number: int, attempt: int, message: str, delay: float) -> None:
         """An attempt failed; the part will be tried again."""
@@ -114,5 +114,6 @@ def failure_of(idx: int, status: str, attempt: int, error: str | None) -> Failur
     return Failure(idx, status, attempt, said.get("type", ""), said.get("message", ""))
 
 
-def _indented(said: str) -> bytes:
+def indented(said: str) -> bytes:
+    """What a command said, set off from our own lines."""
     return "".join(f"  | {line}\n" for line in said.splitlines()).encode("utf-8", "backslashreplace")

@@ -113,7 +113,8 @@ class Runner:
         outs: list[str] = []
         with tempfile.TemporaryFile(dir=place.path) as collected:
             for idx, done in parts.items():
-                self.scratch.promote(done)
+                if problem := self.scratch.promote(done):
+                    raise CommandGivenUp(problem)
                 if missing := self.scratch.missing(done):
                     raise CommandGivenUp(
                         f"the output {missing[0]} of part {idx + 1} is not on this host: let all hosts write to one "
