@@ -17,7 +17,8 @@ from fanin.testing.mutate import replaced, without
 from fanin.testing.stepper import Script, Session, Watcher, once
 from tests.races import broken
 from tests.races.arena import Arena, canceller
-from tests.races.scenarios import RACES, Race, held
+from tests.races.catalogue import RACES
+from tests.races.scenarios import Race, held
 from tests.races.stage import BUCKET, succeed
 from tests.races.test_races import outcome
 

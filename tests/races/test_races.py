@@ -6,8 +6,9 @@ import pytest
 
 from fanin.testing.explorer import Run, Tally
 from tests.races.arena import Arena
+from tests.races.catalogue import RACES
 from tests.races.conftest import ALL_SCHEDULES
-from tests.races.scenarios import RACES, Race
+from tests.races.scenarios import Race
 
 
 def outcome(run: Run) -> str:

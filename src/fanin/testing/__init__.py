@@ -1,6 +1,6 @@
 """Tools to test the joins of a program, and with which fanin tests its own.
 
 `stepper` drives transactions statement by statement on a real database, `explorer` runs every order in which several
-can meet, `invariants` judges the rows and the history, `state` puts a database back, and `mutate` takes a guard out of
-the SQL to show that the others notice.
+can meet, `invariants` judges the rows and the history, `cuts` lets a transaction die at a chosen place,
+`state` puts a database back, and `mutate` takes a guard out of the SQL to show that the others notice.
 """
