@@ -140,7 +140,10 @@ class Rules:
         return [(JOB, self.due, row[ATTEMPT])]
 
     def lease_renew_parts(self, view: View, v: dict[str, Any], rows: Any) -> Rows:
-        return [(JOB, key[1]) for key, row in self._mine(view, rows, "renew") if not view.put(key, but(row, _1=False))]
+        held = self._mine(view, rows, "renew")
+        for key, row in held:
+            view.put(key, but(row, _1=False))
+        return [(JOB, key[1]) for key, _ in held]
 
     def lease_still_held(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.get(("part", v["idx"]))
