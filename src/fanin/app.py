@@ -16,7 +16,7 @@ from fanin.job import Job
 from fanin.payloads import Feed, Spool
 from fanin.protocol import read
 from fanin.protocol.steps import Txn
-from fanin.runtime.part import running_part
+from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
 
@@ -103,7 +103,8 @@ class App:
         """Create a job with one part per item, ``task(item)`` each, and return it at once.
 
         then: the task that receives the `Joined` parts when the job has completed; created by the job's end, once.
-        key: the same key and content again is the same job, another content is `KeyConflict`.
+        key: the same key and content again is the same job, another content is `KeyConflict`. Inside a handler a job
+        without one is known by its place: the n-th job of the part, in every attempt.
         tolerate: failed parts that still let the job complete: a count, or a share such as ``"1%"``.
         fail_fast: close the job as soon as more have failed (default: only where ``tolerate`` is given).
         sample: with a share, judge it while running once so many parts have ended.
@@ -115,7 +116,7 @@ class App:
         only after the last. Default: nothing is written before all items are read and checked, then all in one
         transaction. run: let `Job.wait` and `Job.result` run the parts in this process.
 
-        Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict` before anything is written.
+        Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
         signature = self._own(task).signature
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
@@ -228,8 +229,11 @@ class App:
                 priority=min(max(priority, then.priority) + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX),
             )  # fmt: skip
             successor = msgspec.json.encode(spec).decode()
-        job_id = identity.keyed_job_id(key) if key is not None else identity.new_job_id()
         parent = running_part()
+        if key is not None:
+            job_id = identity.keyed_job_id(key)
+        else:
+            job_id = next_child_id(parent) if parent else identity.new_job_id()
         above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id)) if parent else None
         if above is not None and above.depth + 1 > limits.JOB_DEPTH_LEVELS:
             raise LimitExceeded(

@@ -35,6 +35,12 @@ def successor_id(job_id: str, step: str, run: int) -> str:
     return str(uuid.uuid5(JOB_SPACE, f"successor/{job_id}/{step}/{run}"))
 
 
+def child_id(parent_id: str, idx: int, number: int) -> str:
+    """The id of job ``number``, from 0, that the handler of part ``idx`` of ``parent_id`` makes: the same each time
+    the part is run, so that an attempt that follows another finds its jobs instead of making them again."""
+    return str(uuid.uuid5(JOB_SPACE, f"child/{parent_id}/{idx}/{number}"))
+
+
 def finished_key(job_id: str, run: int) -> str:
     """The one event key of the end of a run, whatever its outcome: two different endings would collide."""
     return f"job/{job_id}/finished/{run}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import threading
 from typing import Any
 
@@ -26,6 +27,7 @@ class Part:
         self._lease = lease_seconds
         self._store = store
         self._lost = threading.Event()
+        self._children = itertools.count()
 
     @property
     def job_id(self) -> str:
@@ -95,6 +97,11 @@ def current() -> Part:
 def running_part() -> Part | None:
     """The part of the running handler, or None outside of one."""
     return _current.get()
+
+
+def next_child_id(part: Part) -> str:
+    """The id of the next job without a key that the handler of ``part`` makes."""
+    return identity.child_id(part.job_id, part.idx, next(part._children))
 
 
 def enter(part: Part) -> contextvars.Token[Part | None]:
