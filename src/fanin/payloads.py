@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +18,7 @@ from fanin.protocol.steps import Txn, TxnFactory
 class Spool:
     """All payloads, kept in memory or in a temporary file, so that nothing is written before all are checked.
 
-    ``digest`` is over all of them; ``chunks`` gives them again, as often as the transaction is tried. Raises
+    ``digest`` is over each of them; ``chunks`` gives them again, as often as the transaction is tried. Raises
     `LimitExceeded` for more than ``width``.
     """
 
@@ -28,13 +29,14 @@ class Spool:
         hashed = identity.request_hash()
         for chunk in _bounded(payloads):
             self._count += len(chunk)
+            for payload in chunk:
+                _hash(hashed, payload)
             if self._count > width:
                 raise LimitExceeded(
                     f"the job has more than {width} parts, which is the limit: put several items in one part, raise "
                     "App(max_parts=…) if that is lower than you need, or split the job. Nothing was written"
                 )
             data = msgspec.msgpack.encode(chunk)
-            hashed.update(data)
             self._index.append((self._file.tell(), len(data)))
             self._file.write(data)
         self.digest = hashed.hexdigest()
@@ -61,6 +63,7 @@ class Feed:
 
     def __init__(self, new: NewJob, width: int) -> None:
         self._keep = new.give_up_after is not None
+        self._asked = new
         self._new = new if self._keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
         self._width = width
         self._chunk: list[str] = []
@@ -78,8 +81,7 @@ class Feed:
 
     def add(self, payload: str) -> TxnFactory[int] | None:
         """Raises `LimitExceeded` past the width; the job then stays open and ends at its deadline."""
-        data = payload.encode()
-        self._hashed.update(len(data).to_bytes(8, "big") + data)
+        _hash(self._hashed, payload)
         self._chunk.append(payload)
         if self._planned + len(self._chunk) > self._width:
             raise LimitExceeded(f"more than {self._width} parts: the job stays open and ends at its deadline")
@@ -93,7 +95,7 @@ class Feed:
         return lambda: submit.append(self._new.bucket, self._new.id, first, chunk)
 
     def seal(self) -> TxnFactory[bool]:
-        content = content_hash(self._new, self._hashed.hexdigest())
+        content = content_hash(self._asked, self._hashed.hexdigest())
         return lambda: submit.seal(self._new.bucket, self._new.id, self._planned, content, self._keep)
 
 
@@ -104,6 +106,13 @@ def content_hash(new: NewJob, digest: str) -> str:
         str(new.priority), digest,
     )  # fmt: skip
     return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
+
+
+def _hash(digest: hashlib._Hash, payload: str) -> None:
+    """One payload after the other, whatever chunks they travel in: a stream is the same request as a whole."""
+    data = payload.encode()
+    digest.update(len(data).to_bytes(8, "big"))
+    digest.update(data)
 
 
 def _bounded(payloads: Iterable[str]) -> Iterator[list[str]]:

@@ -25,7 +25,8 @@ Chunks = Callable[[], Iterable[list[str]]]
 def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
     """Create the job with all of its parts, sealed. True if it is new, False if the same request was made before.
 
-    A job without parts ends in this transaction. Raises `KeyConflict` if the key stands for another content.
+    A job without parts ends in this transaction. Raises `KeyConflict` if the key stands for another content,
+    `NotAllowedNow` if it stands for an open job.
     """
     check_bounds(job, parts)
     created = [0] * job.stripes
@@ -101,14 +102,14 @@ def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_
     A job whose parts have all ended, or that has none, ends here. Raises `NotAllowedNow` if planned and created
     counts differ, `KeyConflict` if the sealed job has another content.
     """
-    status, old_hash, *_ = yield from _held(bucket, job_id)
+    status, old_hash, *_, key = yield from _held(bucket, job_id)
     if status != "open":
-        _compare(job_id, old_hash, request_hash)
+        _compare(key or job_id, old_hash, request_hash)
         return False
     stripes = yield SQL.lock_for_seal(bucket=bucket, job_id=job_id)
     if any(sealed or closed for *_, sealed, closed in stripes):
-        status, old_hash, *_ = yield from _held(bucket, job_id)
-        _compare(job_id, old_hash, request_hash)
+        status, old_hash, *_, key = yield from _held(bucket, job_id)
+        _compare(key or job_id, old_hash, request_hash)
         return False
     created = sum(row[1] for row in stripes)
     if created != planned:
@@ -150,7 +151,7 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
     if job.key is not None:
         existing = yield SQL.find_job(bucket=job.bucket, id=job.id)
         if existing:
-            _same_request(job, existing)
+            _same_request(job, existing, status)
             return None
     turn = one((yield SQL.first_turn(bucket=job.bucket, queue=job.queue, priority=job.priority)))[0]
     fresh = yield SQL.create_job(
@@ -178,13 +179,18 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         give_up_after=job.give_up_after,
     )
     if not fresh:
-        _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)))
+        _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)), status)
         return None
     return int(turn)
 
 
-def _same_request(job: NewJob, existing: Rows) -> None:
+def _same_request(job: NewJob, existing: Rows, wanted: str) -> None:
     _, old_hash, status, _ = one(existing)
+    if status == "open" and wanted != "open":
+        raise NotAllowedNow(
+            f"the job of {job.key or job.id!r} is still being streamed, or its creator died meanwhile: make the same "
+            "call with stream=True to finish it, or cancel it"
+        )
     if status != "open":
         _compare(job.key or job.id, old_hash, job.request_hash)
 

@@ -55,7 +55,7 @@ RETURNING stripe;
 
 -- name: held_job
 -- What an append or seal must know of the job. None of these columns changes while the job is open.
-SELECT status, request_hash, stripes, turn, priority, attempts, queue, task, policy, planned_parts
+SELECT status, request_hash, stripes, turn, priority, attempts, queue, task, policy, planned_parts, key
 FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
 -- name: add_created
