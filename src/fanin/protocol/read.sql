@@ -41,11 +41,15 @@ SELECT idx, status, result FROM fanin.part
 WHERE bucket = :bucket AND job_id = :id AND idx >= :first ORDER BY idx LIMIT :limit;
 
 -- name: failures
--- A page of parts without a result, with the last thing that was said of them.
-SELECT p.idx, p.status, p.attempt, l.error, p.payload FROM fanin.part AS p
+-- A page of parts without a result, with the last thing that was said of them. What the sweeper has not reached yet in
+-- an ended job is abandoned already: a successor may look before it does.
+SELECT p.idx, CASE WHEN p.status = 'failed' THEN p.status ELSE 'abandoned' END, p.attempt, l.error, p.payload
+FROM fanin.part AS p
 LEFT JOIN fanin.attempt_log AS l ON l.bucket = :bucket AND l.job_id = p.job_id AND l.idx = p.idx
     AND l.attempt = p.attempt AND l.what IN ('failed', 'retried')
-WHERE p.bucket = :bucket AND p.job_id = :id AND p.idx >= :first AND p.status IN ('failed', 'abandoned')
+WHERE p.bucket = :bucket AND p.job_id = :id AND p.idx >= :first AND (p.status IN ('failed', 'abandoned')
+    OR p.status IN ('pending', 'running') AND EXISTS (SELECT 1 FROM fanin.job AS j
+        WHERE j.bucket = :bucket AND j.id = :id AND j.finished_at IS NOT NULL))
 ORDER BY p.idx LIMIT :limit;
 
 -- name: part
