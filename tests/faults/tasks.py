@@ -20,7 +20,7 @@ app = fanin.App("sqlite:///tasks-only.db")
 @app.task(name="part", lease=LEASE_SECONDS, attempts=20, backoff=0.05)
 def part(x: int) -> int:
     """Takes a moment; now and then it fails, or takes longer than a lease."""
-    time.sleep(random.uniform(0.005, 0.06) if random.random() > 0.02 else LEASE_SECONDS * 1.2)
+    time.sleep(random.uniform(0.02, 0.25) if random.random() > 0.02 else LEASE_SECONDS * 1.2)
     if random.random() < 0.05:
         raise ValueError(x)
     return x * x
@@ -30,7 +30,7 @@ def part(x: int) -> int:
 async def part_async(x: int) -> int:
     import asyncio
 
-    await asyncio.sleep(random.uniform(0.005, 0.06))
+    await asyncio.sleep(random.uniform(0.02, 0.25))
     return x * x
 
 

@@ -19,9 +19,7 @@ def ended_once(job: fanin.Job, successors: int = 1) -> None:
     assert (account["ends"], account["successors"]) == (1, successors)
 
 
-def test_F002_fast_parts_finish_before_the_fan_out_has_ended(
-    app: fanin.App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_F002_fast_parts_finish_before_the_fan_out_has_ended(app: fanin.App, monkeypatch: pytest.MonkeyPatch) -> None:
     """the parts of a stream run while it is read; the job waits for its end"""
     monkeypatch.setattr(limits, "CHUNK_PARTS", 50)
 

@@ -47,10 +47,12 @@ class Fleet:
         self.kills += 1
         self.start()
 
-    def pause(self) -> None:
-        victim = self.alive.pop(self.dice.randrange(len(self.alive)))
+    def pause(self, holders: set[int]) -> None:
+        """One that holds parts, if there is one: it comes back as their zombie."""
+        victim = self.dice.choice([worker for worker in self.alive if worker.pid in holders] or self.alive)
+        self.alive.remove(victim)
         victim.send_signal(signal.SIGSTOP)
-        self.paused.append((time.monotonic() + tasks.LEASE_SECONDS * self.dice.uniform(1.5, 3.0), victim))
+        self.paused.append((time.monotonic() + tasks.LEASE_SECONDS * self.dice.uniform(2.0, 4.0), victim))
         self.pauses += 1
         self.start()
 
@@ -92,6 +94,16 @@ def fleet(url: str, seed: int) -> Iterator[Fleet]:
         made.stop()
 
 
+def holders(app: fanin.App) -> set[int]:
+    """The processes that hold parts; a worker's name is host-pid-random."""
+    rows = execute(app.store, "SELECT DISTINCT worker FROM {part} WHERE status = 'running'")
+    return {int(name.split("-")[-2]) for (name,) in rows}
+
+
+def parts_of(n: int) -> int:
+    return 14 + n % 13
+
+
 def submit(app: fanin.App) -> list[fanin.Job]:
     jobs = []
     for n in range(JOBS):
@@ -99,7 +111,7 @@ def submit(app: fanin.App) -> list[fanin.Job]:
             jobs.append(app.map(tasks.split, [3, 4], then=tasks.gather_ids, key=f"job {n}"))
         else:
             task = tasks.part_async if n % 3 == 0 else tasks.part
-            jobs.append(app.map(task, range(4 + n % 13), then=tasks.gather, key=f"job {n}", stripes=1 + n % 3))
+            jobs.append(app.map(task, range(parts_of(n)), then=tasks.gather, key=f"job {n}", stripes=1 + n % 3))
     return jobs
 
 
@@ -114,7 +126,10 @@ def test_every_job_ends_once_while_workers_are_killed_and_paused(migrated_url: s
         storm_ends = time.monotonic() + STORM_SECONDS
         while time.monotonic() < storm_ends:
             time.sleep(workers.dice.uniform(0.1, 0.4))
-            (workers.kill if workers.dice.random() < 0.4 else workers.pause)()
+            if workers.dice.random() < 0.4:
+                workers.kill()
+            else:
+                workers.pause(holders(app))
             workers.resume()
             workers.shrink()
         workers.resume(all_of_them=True)
@@ -149,7 +164,7 @@ def check_ends(app: fanin.App, jobs: list[fanin.Job]) -> None:
                 assert list(child.results()) == [x * x for x in range(parts)]
                 assert check_one(app, child) == {"sum": sum(x * x for x in range(parts)), "count": parts, "failed": 0}
         else:
-            parts = 4 + n % 13
+            parts = parts_of(n)
             assert list(job.results()) == [x * x for x in range(parts)]
             assert follower == {"sum": sum(x * x for x in range(parts)), "count": parts, "failed": 0}
 

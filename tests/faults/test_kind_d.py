@@ -1,0 +1,218 @@
+"""Kind D: a worker that lost its lease may still be running; only the current attempt may write."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import fanin
+from fanin.domain.errors import LeaseLost
+from fanin.domain.model import Report, Verdict
+from fanin.protocol import lease
+from fanin.runtime.part import Part
+from fanin.stores.base import Store
+from fanin.testing.proxy import PgProxy
+from fanin.testing.state import dump
+from tests.faults.crew import ATTEMPTS, Crew
+from tests.protocol.helpers import Clock, claim, done, failed, log, make, part, released, retried, say, settle
+from tests.runtime.working import until, working
+
+
+@pytest.mark.parametrize("first", ["the stalled one", "its successor"])
+def test_F023_a_stalled_worker_returns_after_takeover(crew: Crew, first: str) -> None:
+    """only the later attempt's result is stored; the earlier one is refused and counted as such"""
+    job = crew.map("gated", [7], then=crew.app.tasks["after"])
+    stalled = crew.start("stalled")
+    crew.until_called("gated", 0, 1)
+    with crew.paused(stalled), working(crew.app, name="successor", concurrency=1):
+        crew.until_called("gated", 0, 2)
+        if first == "its successor":
+            crew.go(2)
+            job.wait(30)
+    crew.go(1)
+    with working(crew.app, name="third"):
+        until(lambda: job.account()["stale_refused"] == 1 or job.progress().ended, "the stalled one has spoken")
+        crew.go(2)
+        crew.go(3)
+        job.wait(30)
+        until(lambda: job.account()["stale_refused"] >= 1, "the stalled one was refused")
+        assert job.successor is not None
+        ((_, attempt),) = job.results()
+        assert attempt >= 2
+        assert job.successor.result(30) == [[7, attempt]]
+    refused = [entry for entry in job.history() if entry["what"] == "refused"]
+    assert (refused[0]["attempt"], refused[0]["worker"]) == (1, "stalled")
+    assert job.account()["ends"] == 1
+
+
+@pytest.mark.parametrize(
+    "say_it", [failed, retried, lambda held: retried(held, 5.0), released], ids=["fail", "retry", "delay", "release"]
+)
+def test_F024_a_zombie_reports_failure_not_success(store: Store, clock: Clock, say_it: Any) -> None:
+    """the attempt that holds the part is untouched: no attempt consumed, no back-off, no other state"""
+    job_id = make(store, 2, attempts=5)
+    zombie = next(held for held in claim(store, 1, seconds=5.0))
+    clock.advance(6.0)
+    store.run(lambda: lease.wake(0))
+    holder = next(held for held in claim(store) if held.idx == zombie.idx)
+    before = part(store, job_id, zombie.idx)
+    (answer,) = settle(store, say_it(zombie))
+    assert (answer.verdict, answer.attempt) == (Verdict.LOST, holder.attempt)
+    assert part(store, job_id, zombie.idx) == before
+    assert (zombie.idx, 1, "refused") in log(store, job_id)
+    assert settle(store, done(holder))[0].verdict is Verdict.OK
+
+
+def test_F025_several_reapers_see_the_same_expired_lease(store: Store) -> None:
+    """one says that the lease was lost, and the part becomes claimable once"""
+    for _ in range(15):
+        job_id = make(store, 1, attempts=3)
+        for attempt in (1, 2):
+            (held,) = claim(store, seconds=-1.0)
+            assert held.attempt == attempt
+            together = threading.Barrier(4)
+            woken: list[int] = []
+
+            def reap(together: threading.Barrier = together, woken: list[int] = woken) -> None:
+                together.wait(30)
+                woken.append(len(store.run(lambda: lease.wake(0))))
+                store.run(lambda: lease.reap(0))
+
+            reapers = [threading.Thread(target=reap) for _ in range(4)]
+            for reaper in reapers:
+                reaper.start()
+            for reaper in reapers:
+                reaper.join(30)
+            assert sorted(woken) == [0, 0, 0, 1]
+            assert log(store, job_id) == [(0, n, "lease_lost") for n in range(1, attempt + 1)]
+        (held,) = claim(store)
+        assert (held.attempt, held.attempts_allowed) == (3, 3)
+        assert claim(store) == []
+        settle(store, done(held))
+
+
+def test_F026_a_part_that_kills_its_worker_every_time(crew: Crew) -> None:
+    """it is claimed as often as allowed and no more, and then failed; its siblings are not starved"""
+    crew.lease = 0.5
+    crew.app = type(crew)(crew.url, crew.folder, 0.5).app
+    job = crew.map("aborts", range(10), tolerate=1, then=crew.app.tasks["after"])
+    deaths = 0
+    pid = crew.start()
+    deadline = time.monotonic() + 60
+    while deaths < ATTEMPTS:
+        assert crew.ended(pid) == -signal.SIGABRT
+        deaths += 1
+        pid = crew.start()
+        assert time.monotonic() < deadline
+    until(lambda: job.progress().ended, "the job has ended")
+    assert [attempt for idx, attempt in crew.calls("aborts") if idx == 3] == [1, 2, 3, 4]
+    (failure,) = job.failures()
+    assert (failure.idx, failure.type, failure.attempt) == (3, "WorkerLost", 4)
+    assert list(job.results()) == [n for n in range(10) if n != 3]
+    assert (job.status, job.account()["ends"]) == ("completed", 1)
+
+
+def test_F027_a_restarted_worker_with_the_same_name_does_not_keep_the_lease_of_the_dead_one(crew: Crew) -> None:
+    """F028, F032 too: nothing but the lease of the part decides, and any running worker sees it end"""
+    held_up = crew.map("gated", [1])
+    pid = crew.start("pod-0")
+    crew.until_called("gated", 0, 1)
+    crew.kill(pid)
+    crew.go(2)
+    killed = time.monotonic()
+    with working(crew.app, name="pod-0"):
+        others = crew.map("quick", range(5))
+        others.wait(30)
+        held_up.wait(30)
+    assert list(held_up.results()) == [[1, 2]]
+    assert time.monotonic() - killed < crew.lease + 1.0 + 3.0, "later than a lease and a period of the upkeep"
+    assert [(entry["what"], entry["worker"]) for entry in held_up.history()] == [("lease_lost", "pod-0")]
+
+
+def test_F029_the_claim_was_committed_but_the_worker_never_heard_of_it(pg_url: str, migrated_url: str) -> None:
+    """its lease ends and another attempt runs it; one result"""
+    parts = urlsplit(pg_url)
+    with PgProxy((str(parts.hostname), int(parts.port or 0))) as proxy:
+        app = fanin.App(parts._replace(netloc=f"{parts.username}@127.0.0.1:{proxy.port}").geturl())
+
+        @app.task(lease=1.0)
+        def echo(x: int) -> int:
+            return x
+
+        job = app.map(echo, [5])
+
+        def claims_are_cut(statement: str = "claim") -> None:
+            proxy.cut_next_commit("reply")
+
+        claims_are_cut()  # the first COMMIT of the worker is that of its claim
+        asked = time.monotonic()
+        with working(app):
+            job.wait(30)
+        assert proxy.counts["cut_reply"] == 1
+        assert list(job.results()) == [5]
+        assert job.account()["attempts"] == 2
+        assert [entry["what"] for entry in job.history()] == ["lease_lost"]
+        assert time.monotonic() - asked < 1.0 + 4.0
+        app.close()
+
+
+def test_F030_healthy_parts_that_outlast_their_lease_run_once(app: fanin.App) -> None:
+    """a sleeping one, an awaiting one and one that computes, while idle peers wait"""
+    import asyncio
+
+    outlast = 3.0
+
+    @app.task(lease=0.9)
+    def sleeps(x: int) -> int:
+        time.sleep(outlast)
+        return fanin.current().attempt
+
+    @app.task(lease=0.9)
+    async def awaits(x: int) -> int:
+        await asyncio.sleep(outlast)
+        return fanin.current().attempt
+
+    @app.task(lease=0.9)
+    def computes(x: int) -> int:
+        n, end = 0, time.monotonic() + outlast
+        while time.monotonic() < end:
+            n += 1
+        return fanin.current().attempt
+
+    jobs = [app.submit(task, 1) for task in (sleeps, awaits, computes)]
+    with working(app), working(app), working(app):
+        for job in jobs:
+            assert job.wait(30).result() == 1
+            assert job.account()["attempts"] == 1
+            assert job.history() == []
+
+
+def test_F031_every_kind_of_write_carries_the_fence(store: Store, clock: Clock) -> None:
+    job_id = make(store, 1, attempts=5)
+    (zombie,) = claim(store, seconds=5.0)
+    clock.advance(6.0)
+    store.run(lambda: lease.wake(0))
+    (holder,) = claim(store)
+    own = Part(zombie, 5.0, store)
+
+    def rows() -> dict[str, Any]:
+        return {table: found for table, found in dump(store).items() if table != "attempt_log"}
+
+    before = rows()
+    with pytest.raises(LeaseLost):
+        own.heartbeat()
+    with pytest.raises(LeaseLost):
+        Part(zombie, 5.0, store).checkpoint({"reached": 1})
+    for verb in ("succeed", "fail", "retry", "release"):
+        result = "1" if verb == "succeed" else None
+        error = None if verb in ("succeed", "release") else "{}"
+        (answer,) = settle(store, Report(zombie, verb, result, error))
+        assert (answer.verdict, answer.attempt) == (Verdict.LOST, holder.attempt), verb
+    assert rows() == before
+    assert say(store, "SELECT count(*) FROM fanin.outbox") == [(0,)]
+    assert log(store, job_id) == [(0, 1, "lease_lost"), (0, 1, "refused")]
