@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 import psycopg
 import pytest
+from psycopg.adapt import AdaptersMap
 
 from fanin.domain.errors import (
     BadOption,
@@ -276,7 +277,7 @@ def test_an_old_postgresql_is_refused() -> None:
     target = postgres.Target("postgresql://h/d")
     old: Any = SimpleNamespace(
         prepare_threshold=5,
-        adapters=SimpleNamespace(register_loader=lambda *_: None),
+        adapters=AdaptersMap(psycopg.adapters),
         info=SimpleNamespace(server_version=120017),
     )
     with pytest.raises(UnsafeStore, match="PostgreSQL 12 is too old: 13 or later"):
