@@ -139,7 +139,7 @@ class SqliteStore(Store):
                 raise BadOption(
                     "within=: this apsw connection is not in a transaction: put the call in `with connection:`"
                 )
-            connection.create_scalar_function("fanin_clock", self._now, 0)
+            connection.create_scalar_function("fanin_clock", self._now, 0, deterministic=True)
             with translated(self.path):
                 self._check_schema(lambda sql: list(connection.execute(sql)))
                 return drive(txn, lambda statement: execute(connection, statement))
@@ -156,7 +156,7 @@ class SqliteStore(Store):
         files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
         self._check_same_file(files[0])
         claim_file(self.path, "sqlite3")
-        connection.create_function("fanin_clock", 0, self.clock)
+        connection.create_function("fanin_clock", 0, self.clock, deterministic=True)
         self._check_schema(lambda sql: connection.execute(sql).fetchall())
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
@@ -246,7 +246,7 @@ class SqliteStore(Store):
             connection.execute("PRAGMA cache_size = -32768")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
-            connection.create_scalar_function("fanin_clock", self._now, 0)
+            connection.create_scalar_function("fanin_clock", self._now, 0, deterministic=True)
             return connection
 
     def open(self) -> apsw.Connection:
