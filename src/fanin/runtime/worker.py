@@ -34,9 +34,10 @@ POLL_SECONDS = 2.0
 GRACE_SECONDS = 10.0
 AHEAD_SECONDS = 0.02
 """So much work is claimed ahead of the handlers: enough to hide a commit, little enough to share a small job."""
-LINGER_SECONDS = 0.004
-"""Reports of short handlers wait so long for company, so that one commit carries many."""
-SHORT_SECONDS = 0.001
+AHEAD_BATCHES = 2
+"""But never more than this: one that runs while the other is committed."""
+LINGER_SECONDS = 0.01
+"""A report waits at most so long for company, so that one commit carries many."""
 HOARD_SECONDS = 1.0
 """What was claimed ahead and has not begun by then is given back: the handlers turned out slower than they were."""
 
@@ -86,6 +87,8 @@ class Worker:
         self._bell: Bell | None = None
         self._executors: dict[str, Threads | Loop | Processes] = {}
         self._average = 0.0
+        self._oldest = 0.0
+        self._dry = False
         self._resting = False
         self._looked = 0.0
         self._turn = 0
@@ -158,15 +161,15 @@ class Worker:
     def _round(self, until_idle: bool, until: Callable[[], bool] | None) -> bool:
         """Settle, claim, or wait. True when the work is over."""
         self._give_back()
-        room = self._room()
-        if self._done and (room > 0 or self._ripe()):
-            self._exchange(room)
-            return False
-        if room > 0 and self._peek() and self._exchange(room):
-            return False
         if self._done:
-            self._news.wait(LINGER_SECONDS)
-            self._news.clear()
+            if self._ripe():
+                self._exchange(self._room())
+            else:
+                self._news.wait(LINGER_SECONDS)
+                self._news.clear()
+            return False
+        room = self._room()
+        if room > 0 and self._peek() and self._exchange(room):
             return False
         if until is not None and until():
             return True
@@ -205,17 +208,14 @@ class Worker:
 
     def _room(self) -> int:
         """How many parts to claim: what the free handlers can start, and a little ahead of them."""
-        if self._average > 0:
-            ahead = int(self.concurrency * AHEAD_SECONDS / self._average)
-        else:
-            ahead = 0 if not self.settled else self.batch
-        if any(task.mode == "process" for task in self.tasks.values()):
-            ahead = 0
         waiting = len(self._held) - len(self._done)
-        free = self.concurrency + min(ahead, self.batch) - waiting
-        if ahead >= self.batch and waiting > self.batch // 2:
+        return min(self.concurrency + self._ahead() - waiting, self.batch)
+
+    def _ahead(self) -> int:
+        """How many parts to hold that no handler is free for."""
+        if self._average == 0 or any(task.mode == "process" for task in self.tasks.values()):
             return 0
-        return min(free, self.batch)
+        return min(int(self.concurrency * AHEAD_SECONDS / self._average), AHEAD_BATCHES * self.batch)
 
     def _give_back(self) -> None:
         """Parts that wait behind slow handlers are for other workers. Costs no attempt."""
@@ -230,10 +230,10 @@ class Worker:
                     self._executors[running.task.mode].stop_work(running, replace=False)
 
     def _ripe(self) -> bool:
-        """Whether the reports should be committed without waiting for more."""
-        if self._average > SHORT_SECONDS or len(self._done) >= self.batch // 2:
-            return True
-        return len(self._done) >= len(self._held)
+        """Whether to commit the reports now: the handlers need parts soon, or no more reports will come soon."""
+        waiting = len(self._held) - len(self._done)
+        enough = 0 if self._dry else self.concurrency + self._ahead() // 2
+        return waiting <= enough or len(self._done) >= self.batch or time.monotonic() - self._oldest >= LINGER_SECONDS
 
     def _exchange(self, room: int) -> int:
         """One transaction: settle what is done, claim up to ``room``. Returns the number of parts claimed."""
@@ -267,6 +267,7 @@ class Worker:
             raise
         self._let_go(running for running, _ in taken)
         self.lost += sum(found.verb == "lost" for _, found in taken)
+        self._dry = len(claimed) < room
         return len(claimed)
 
     def _let_go(self, settled: Iterable[Running]) -> None:
@@ -343,8 +344,7 @@ class Worker:
         if running.started is not None:
             took = time.monotonic() - running.started
             self._average = took if self._average == 0 else self._average * 0.9 + took * 0.1
-        done = len(self._done)
-        if self._resting or self._average > SHORT_SECONDS or done >= self.batch // 2 or done >= len(self._held):
+        if not self._news.is_set() and (self._resting or self._ripe()):
             self._wake()
 
     def _say(self, running: Running, found: Outcome) -> bool:
@@ -353,6 +353,8 @@ class Worker:
             if running.said:
                 return False
             running.said = True
+            if not self._done:
+                self._oldest = time.monotonic()
             self._done.append((running, found))
             return True
 
