@@ -544,6 +544,8 @@ def test_a_server_that_was_restarted_is_found_again(own_pg: Callable[..., Server
     held = claim(store)
     in_threads(4, lambda n: settle(store, done(held[n])) if n else None)
     server.restart("immediate")
+    assert not any(found for _, _, found in store.check())
+    server.restart("immediate")
     settle(store, done(held[0]))
     assert ending(store, job_id) == ("completed", "all_ok")
     store.close()

@@ -180,6 +180,9 @@ class PostgresStore(Store):
             return drive(factory(), lambda statement: self._execute(connection, statement))
 
     def table(self, statement: Statement) -> list[dict[str, Any]]:
+        return again(lambda: self._table(statement), self.tries)
+
+    def _table(self, statement: Statement) -> list[dict[str, Any]]:
         with (
             self.connection() as connection,
             translated(self.url),

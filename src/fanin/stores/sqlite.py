@@ -30,7 +30,7 @@ from fanin.domain.errors import (
 )
 from fanin.protocol.steps import Rows, Statement, Txn, TxnFactory
 from fanin.stores import migrate
-from fanin.stores.base import Bell, Store, drive, retry
+from fanin.stores.base import Bell, Store, again, drive, retry
 
 T = TypeVar("T")
 
@@ -123,6 +123,9 @@ class SqliteStore(Store):
                     connection.execute("ROLLBACK")
 
     def table(self, statement: Statement) -> list[dict[str, Any]]:
+        return again(lambda: self._table(statement), self.tries)
+
+    def _table(self, statement: Statement) -> list[dict[str, Any]]:
         with translated(self.path):
             cursor = self._reader().cursor()
             cursor.execute(statement.query.for_sqlite(), statement.sqlite_values())
