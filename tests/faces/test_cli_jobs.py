@@ -58,7 +58,7 @@ def test_show_tells_what_failed_and_why(terminal: Terminal, job: fanin.Job) -> N
     said = terminal.run("show", "numbers").stdout.decode()
     assert job.id in said
     assert "reason     2 of 4 parts failed, tolerated 0" in said
-    assert "part 1 failed at attempt 1: ValueError: 2 is even" in said
+    assert "part 1 (2) failed at attempt 1: ValueError: 2 is even" in said
     found = terminal.json("show", job.id[:10], "--history", "--failures", "1")
     assert [failure["message"] for failure in found["failures"]] == ["2 is even"]
     assert found["meta"] == {"who": "a test"}

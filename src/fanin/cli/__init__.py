@@ -96,6 +96,10 @@ def _guarded(name: str, tokens: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK  # the reader has seen enough
+    except OSError as problem:  # a full disk, a folder that is gone
+        if "--debug" in tokens:
+            raise
+        return fail(str(problem), exits.FAILED)
     except FaninError as problem:
         if "--debug" in tokens:
             raise

@@ -100,7 +100,7 @@ def _print(screen: Console, row: JobRow, progress: Progress, facts: dict[str, An
         screen.print(f"\n[bold]without a result[/] ({number(progress.failed + progress.abandoned)} parts)")
         for failure in failed:
             first, _, rest = failure.message.partition("\n")
-            screen.print(f"  part {failure.idx} [red]{failure.status}[/] at attempt {failure.attempt}: "
+            screen.print(f"  part {failure.idx} {escape(_input(failure.payload))} [red]{failure.status}[/] at attempt {failure.attempt}: "
                          f"{escape(failure.type)}: {escape(first)}", soft_wrap=True)  # fmt: skip
             for text in rest.splitlines()[-5:]:
                 screen.print(f"      {escape(text)}", soft_wrap=True)
@@ -142,6 +142,16 @@ def _show_part(app: fanin.App, job: fanin.Job, idx: int, common: Common) -> int:
         if trace := (entry["error"] or {}).get("traceback"):
             screen.print(trace, markup=False, soft_wrap=True)
     return exits.OK
+
+
+def _input(payload: Any) -> str:
+    """What the part was given, short: the input of a map of commands, else the arguments."""
+    if isinstance(payload, list) and len(payload) == 1:
+        payload = payload[0]
+    if isinstance(payload, dict) and "text" in payload and payload.keys() <= {"text", "raw"}:
+        payload = payload["text"]
+    text = payload if isinstance(payload, str) else msgspec.json.encode(payload).decode()
+    return f"({text if len(text) <= 60 else text[:59] + '…'})"
 
 
 def _with_error(entry: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,8 @@ class Supervisor:
         os.set_blocking(self._woken, False)
         before = signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         try:
             while True:

@@ -104,7 +104,8 @@ def _run(worker: Worker, until_idle: bool, supervised: int | None, log: logging.
             problems.append(problem)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell sets it for its background jobs
+            signal.signal(number, on_signal)
     thread = threading.Thread(target=run, name="fanin-worker", daemon=True)
     thread.start()
     if supervised is not None:

@@ -209,7 +209,9 @@ class Drive:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # What our parent has set to be ignored stays so: nohup, and background jobs of a script.
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             yield
