@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-import threading
 from typing import Any
 
 import msgspec
@@ -26,7 +25,7 @@ class Part:
         self._claim = claim
         self._lease = lease_seconds
         self._store = store
-        self._lost = threading.Event()
+        self._lost = False
         self._children = itertools.count()
 
     @property
@@ -55,7 +54,7 @@ class Part:
     @property
     def cancelled(self) -> bool:
         """True once the lease is known to be lost, or the worker is told to stop at once. Look at it between steps."""
-        return self._lost.is_set()
+        return self._lost
 
     def heartbeat(self) -> None:
         """Renew the lease now. The worker does so by itself; call this to learn at once whether it still holds.
@@ -79,10 +78,10 @@ class Part:
 
     def tell_lost(self) -> None:
         """For the worker: from now on `cancelled` is true."""
-        self._lost.set()
+        self._lost = True
 
     def _lose(self) -> None:
-        self._lost.set()
+        self._lost = True
         raise LeaseLost(f"part {self.idx} of job {self.job_id}: attempt {self.attempt} does not hold it any more")
 
 
