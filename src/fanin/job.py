@@ -199,7 +199,7 @@ class _LocalWorker:
             self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._thread is not None:
-            self._worker.stop()
+            self._worker.stop(now=kind is not None)  # whoever asked for a time-out does not wait for a grace
             self._thread.join()

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import LimitExceeded
-from fanin.domain.model import NewJob
+from fanin.domain.errors import KeyConflict, LimitExceeded
+from fanin.domain.model import JobRow, NewJob
 from fanin.protocol import read, submit
 from fanin.protocol.steps import Txn, TxnFactory
 
@@ -67,6 +67,7 @@ class Feed:
         self._new = new if self._keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
         self._width = width
         self._chunk: list[str] = []
+        self._size = 0
         self._planned = 0
         self._hashed = identity.request_hash()
         self._sealed = False
@@ -78,17 +79,24 @@ class Feed:
         yield from submit.open_job(self._new)
         row = yield from read.job(self._new.bucket, self._new.id)
         self._sealed = row is not None and row.status != "open"
+        if row is not None and not self._sealed and _rules(row) != _rules(self._new):
+            raise KeyConflict(
+                f"the key {row.key!r} stands for an open job of another task or other options: choose another key, or "
+                "ask for the same"
+            )
 
     def add(self, payload: str) -> TxnFactory[int] | None:
         """Raises `LimitExceeded` past the width; the job then stays open and ends at its deadline."""
         _hash(self._hashed, payload)
         self._chunk.append(payload)
+        self._size += len(payload)
         if self._planned + len(self._chunk) > self._width:
             raise LimitExceeded(f"more than {self._width} parts: the job stays open and ends at its deadline")
-        return self.flush() if len(self._chunk) >= limits.CHUNK_PARTS else None
+        full = len(self._chunk) >= limits.CHUNK_PARTS or self._size >= limits.CHUNK_BYTES
+        return self.flush() if full else None
 
     def flush(self) -> TxnFactory[int] | None:
-        first, chunk, self._chunk = self._planned, self._chunk, []
+        first, chunk, self._chunk, self._size = self._planned, self._chunk, [], 0
         self._planned += len(chunk)
         if not chunk or self._sealed:
             return None
@@ -97,6 +105,11 @@ class Feed:
     def seal(self) -> TxnFactory[bool]:
         content = content_hash(self._asked, self._hashed.hexdigest())
         return lambda: submit.seal(self._new.bucket, self._new.id, self._planned, content, self._keep)
+
+
+def _rules(job: NewJob | JobRow) -> tuple[object, ...]:
+    """What a continued stream must ask for again, beside its parts."""
+    return job.task, job.queue, job.attempts, job.policy, job.successor, job.priority
 
 
 def content_hash(new: NewJob, digest: str) -> str:

@@ -66,11 +66,12 @@ def open_job(job: NewJob) -> Txn[bool]:
 
 
 def append(bucket: int, job_id: str, first: int, payloads: list[str]) -> Txn[int]:
-    """Add parts ``first``, ``first+1``, … to an open job; those that stand already are skipped.
+    """Add parts ``first``, ``first+1``, … to an open job; those that stand already are compared and skipped.
 
-    Returns how many were new. Raises `NotAllowedNow` if the job is sealed or closed, `LimitExceeded` past the width.
+    Returns how many were new. Raises `NotAllowedNow` if the job is sealed or closed, `LimitExceeded` past the width,
+    `KeyConflict` if a part stands with another payload.
     """
-    status, _, stripes, turn, priority, attempts, queue, task, *_ = yield from _held(bucket, job_id)
+    status, _, stripes, turn, priority, attempts, queue, task, *_, key = yield from _held(bucket, job_id)
     if status != "open":
         raise NotAllowedNow(f"job {job_id} is {status}: parts can be added to an open job only")
     if first + len(payloads) > limits.JOB_WIDTH_PARTS:
@@ -85,6 +86,14 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str]) -> Txn[int
         attempts=attempts,
     )
     fresh = yield from _insert_chunk(job, turn, first, payloads)
+    if len(fresh) < len(payloads):
+        past = first + len(payloads)
+        for idx, payload in (yield SQL.standing_parts(bucket=bucket, job_id=job_id, first=first, past=past)):
+            if payload != payloads[idx - first]:
+                raise KeyConflict(
+                    f"part {idx} of the open job {key or job_id} stands with another payload: say the same items "
+                    "again, or choose another key"
+                )
     counts: dict[int, int] = {}
     for (stripe,) in fresh:
         counts[stripe] = counts.get(stripe, 0) + 1

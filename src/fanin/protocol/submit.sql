@@ -53,6 +53,11 @@ WHERE true
 ON CONFLICT (bucket, job_id, idx) DO NOTHING
 RETURNING stripe;
 
+-- name: standing_parts
+-- What stands already where an append found some of its parts: a continued stream must bring the same payloads again.
+SELECT idx, payload FROM fanin.part
+WHERE bucket = :bucket AND job_id = :job_id AND idx >= :first AND idx < :past ORDER BY idx;
+
 -- name: held_job
 -- What an append or seal must know of the job. None of these columns changes while the job is open.
 SELECT status, request_hash, stripes, turn, priority, attempts, queue, task, policy, planned_parts, key

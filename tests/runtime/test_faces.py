@@ -1,0 +1,569 @@
+"""The application and the job as callers see them, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import fanin
+from fanin.domain import limits
+from tests.runtime.working import until, working
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {n: v for n, v in vars(kind).items() if not n.startswith("_") and not isinstance(v, staticmethod)}
+
+
+@pytest.mark.parametrize(("sync", "twin"), [(fanin.App, fanin.AsyncApp), (fanin.Job, fanin.AsyncJob)])
+def test_the_async_twin_has_the_same_names_and_parameters(sync: type, twin: type) -> None:
+    ours, theirs = public(sync), public(twin)
+    attributes = {"store", "tasks", "max_parts"}  # of the instance in App
+    assert set(ours) - set(theirs) == set()
+    assert set(theirs) - set(ours) <= attributes
+    for name in [*ours, "__init__"]:
+        one, other = getattr(sync, name), getattr(twin, name)
+        if isinstance(one, property):
+            assert isinstance(other, property), name
+            continue
+        said = [(p.name, p.kind, p.default) for p in inspect.signature(one).parameters.values()]
+        assert said == [(p.name, p.kind, p.default) for p in inspect.signature(other).parameters.values()], name
+
+
+def test_results_come_in_the_order_of_the_parts_whatever_order_they_ended_in(app: fanin.App) -> None:
+    """F006"""
+    turn = threading.Condition()
+    left = [7]
+
+    @app.task(attempts=3, backoff=0)
+    def work(x: int) -> int:
+        with turn:
+            assert turn.wait_for(lambda: left[0] == x, 30)  # the last part ends first
+            left[0] -= 1
+            turn.notify_all()
+        if x in (2, 5) and fanin.current().attempt == 1:
+            left[0] = x
+            raise ValueError(x)
+        return x
+
+    @app.task
+    def after(found: fanin.Joined[int]) -> list[tuple[int, int]]:
+        return list(found.items())
+
+    job = app.map(work, range(8), then=after)
+    with working(app, concurrency=10):
+        job.wait(30)
+        follower = until(lambda: job.successor, "a successor")
+        assert follower.result(30) == [(n, n) for n in range(8)]
+    assert list(job.results()) == list(range(8))
+
+
+def test_waiting_has_a_limit_and_the_job_goes_on(app: fanin.App) -> None:
+    @app.task
+    def work(x: int) -> int:
+        return x
+
+    job = app.map(work, [1])
+    started = time.monotonic()
+    with pytest.raises(fanin.WaitTimeout, match="it goes on"):
+        job.wait(0.2)
+    assert 0.2 <= time.monotonic() - started < 5
+    with pytest.raises(fanin.WaitTimeout):
+        job.wait(0)
+    assert job.wait(30, run=True) == job
+    assert job.result() == 1
+
+
+def test_a_wait_that_runs_the_parts_itself_ends_in_time_too(app: fanin.App) -> None:
+    go_on = threading.Event()
+
+    @app.task
+    def work(x: int) -> int:
+        assert go_on.wait(30)
+        return x
+
+    job = app.map(work, [1], run=True)
+    started = time.monotonic()
+    with pytest.raises(fanin.WaitTimeout):
+        job.wait(0.3)
+    assert time.monotonic() - started < 5, "it waited for the grace of its worker"
+    go_on.set()
+    assert job.result(30) == 1
+    assert [e["what"] for e in job.history()] == ["released"]
+
+
+def test_a_job_without_parts_has_ended_when_it_is_made_and_its_successor_runs(app: fanin.App) -> None:
+    """F003"""
+
+    @app.task
+    def work(x: int) -> None:
+        return None
+
+    @app.task
+    def after(found: fanin.Joined[None]) -> list[Any]:
+        return [len(found), list(found)]
+
+    empty = app.map(work, [], then=after)
+    one = app.map(work, [1], then=after)
+    assert empty.status == "completed"
+    app.run_worker(until_idle=True)
+    for job, expected in ((empty, [0, []]), (one, [1, [None]])):
+        assert job.successor is not None
+        assert job.successor.result() == expected
+        assert job.account()["events"] == 1
+
+
+def test_a_failed_job_says_which_part_and_is_redriven(app: fanin.App) -> None:
+    """F010, F013"""
+    broken = {3, 5}
+    calls: list[int] = []
+
+    @app.task(attempts=1)
+    def work(x: int) -> int:
+        calls.append(x)
+        if x in broken:
+            raise ValueError(f"no {x}")
+        return x
+
+    @app.task
+    def after(found: fanin.Joined[int]) -> int:
+        return sum(found)
+
+    job = app.map(work, range(8), then=after, run=True)
+    with pytest.raises(fanin.JobFailed, match=r"part 3 .*ValueError: no 3"):
+        job.result(30)
+    assert job.successor is None
+    assert [f.idx for f in job.failures()] == [3, 5]
+    broken.clear()
+    assert job.redrive() == 2
+    with pytest.raises(fanin.NotAllowedNow):
+        job.redrive()
+    assert job.result(30) == list(range(8))
+    assert sorted(calls) == sorted([*range(8), 3, 5])
+    until(lambda: job.successor, "a successor")
+    assert job.redrive() == 0
+    events = [payload for _, _, kind, payload, *_ in job.events() if kind == "job.finished"]
+    assert len(events) == 2
+
+
+def test_a_job_started_by_a_part_knows_its_parent_and_is_made_once(app: fanin.App) -> None:
+    """F018: the splitter dies after its fan-out and is run again"""
+
+    @app.task
+    def leaf(x: int) -> int:
+        return x
+
+    @app.task(attempts=3, backoff=0)
+    def split(n: int) -> str:
+        part = fanin.current()
+        child = app.map(leaf, range(n), key=f"child of {part.idempotency_key}")
+        if part.attempt < 3:
+            raise ValueError("after the fan-out")
+        return child.id
+
+    job = app.map(split, [3, 0], run=True)
+    ids = job.result(30)
+    children = job.children()
+    assert sorted(child.id for child in children) == sorted(ids)
+    for child in children:
+        child.wait(30, run=True)
+        row = child.row()
+        assert (row.parent_id, row.root_id, row.depth) == (job.id, job.id, 1)
+    assert sorted(child.progress().total for child in children) == [0, 3]
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_jobs_within_jobs_stop_at_the_limit(app: fanin.App, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """F020"""
+    monkeypatch.setattr(limits, "JOB_DEPTH_LEVELS", 4)
+
+    def body(x: int) -> int:
+        app.map(app.tasks["down"], [x + 1])
+        return x
+
+    async def coroutine(x: int) -> int:
+        return body(x)
+
+    function: Any = coroutine if kind == "async" else body
+    task: Any = app.task(name="down", attempts=5)(function)
+    app.map(task, [0])
+    app.run_worker(until_idle=True)
+    rows = app.jobs(limit=100)
+    assert sorted(row.depth for row in rows) == [0, 1, 2, 3, 4]
+    (deepest,) = [row for row in rows if row.depth == 4]
+    (failure,) = app.job(deepest.id).failures()
+    assert (failure.type, failure.attempt) == ("LimitExceeded", 1)
+    assert "the limit is 4" in failure.message
+
+
+def test_too_many_parts_are_refused_before_anything_is_written(migrated_url: str) -> None:
+    """F020: also from a generator without an end"""
+    with fanin.App(migrated_url, max_parts=1_000) as app:
+
+        @app.task
+        def work(x: int) -> int:
+            return x
+
+        def endless() -> Iterator[int]:
+            n = 0
+            while True:
+                yield (n := n + 1)
+
+        with pytest.raises(fanin.LimitExceeded, match="more than 1000 parts"):
+            app.map(work, endless())
+        assert app.jobs() == []
+        with pytest.raises(fanin.LimitExceeded, match="more than 1000 parts"):
+            app.map(work, endless(), stream=True)
+        (row,) = app.jobs()
+        assert row.status == "open"
+        app.job(row.id).cancel()
+
+
+def test_a_stream_whose_generator_fails_is_finished_by_the_same_request(app: fanin.App) -> None:
+    """F017"""
+    calls: list[int] = []
+
+    @app.task
+    def work(x: int) -> int:
+        calls.append(x)
+        return x
+
+    def items(stop: int | None) -> Iterator[int]:
+        for n in range(5_000):
+            if n == stop:
+                raise OSError("the source is gone")
+            yield n
+
+    with working(app):
+        with pytest.raises(OSError, match="the source is gone"):
+            app.map(work, items(4_500), stream=True, key="k")
+        job = app.job("k")
+        until(lambda: job.progress().succeeded == 4_000, "what was written runs already")
+        assert job.status == "open"
+        assert app.map(work, items(None), stream=True, key="k") == job
+        assert job.result(60) == list(range(5_000))
+        assert app.map(work, items(None), stream=True, key="k") == job
+        with pytest.raises(fanin.KeyConflict):
+            app.map(work, range(4_999), stream=True, key="k")
+    assert sorted(calls) == list(range(5_000))
+    assert job.account()["events"] == 1
+
+
+def test_a_stream_that_continues_with_other_items_is_refused(app: fanin.App) -> None:
+    """F090: the parts that stand already are compared, not only counted"""
+
+    @app.task
+    def work(x: int) -> int:
+        return x
+
+    def items(first: int, stop: int | None) -> Iterator[int]:
+        for n in range(5_000):
+            if n == stop:
+                raise OSError("the source is gone")
+            yield first + n
+
+    with pytest.raises(OSError, match="the source is gone"):
+        app.map(work, items(0, 4_500), stream=True, key="k")
+    with pytest.raises(fanin.KeyConflict, match="part 0 of the open job k"):
+        app.map(work, items(7, None), stream=True, key="k")
+    for options in ({"tolerate": 1}, {"queue": "q"}, {"attempts": 9}, {"priority": 3}):
+        with pytest.raises(fanin.KeyConflict, match="other options"):
+            app.map(work, items(0, None), stream=True, key="k", **options)  # type: ignore[arg-type]
+    assert app.map(work, items(0, None), stream=True, key="k", run=True).result(60) == list(range(5_000))
+
+
+def test_a_stream_holds_few_large_payloads_at_once(app: fanin.App) -> None:
+    @app.task
+    def work(x: str) -> int:
+        return len(x)
+
+    tracemalloc.start()
+    try:
+        job = app.map(work, ("x" * 500_000 for _ in range(120)), stream=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40_000_000, f"{peak:,} bytes for 60 MB that were streamed"
+    job.cancel()
+    until(lambda: sweep(app) and job.progress().remaining == 0, "swept")
+
+
+def sweep(app: fanin.App) -> bool:
+    from fanin.runtime import upkeep
+
+    upkeep.once(app.store, 0)
+    return True
+
+
+@pytest.mark.slow
+def test_two_hundred_thousand_parts_from_a_generator_need_little_memory(app: fanin.App) -> None:
+    """F019"""
+
+    @app.task
+    def work(x: str) -> str:
+        return x
+
+    tracemalloc.start()
+    try:
+        job = app.map(work, (f"item {n:050}" for n in range(200_000)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40_000_000, f"{peak:,} bytes"
+    assert job.progress().total == 200_000
+
+
+def test_results_are_read_in_pages(app: fanin.App) -> None:
+    @app.task
+    def work(x: int) -> str:
+        return f"{x:02000}"
+
+    @app.task
+    def after(found: fanin.Joined[str]) -> int:
+        tracemalloc.start()
+        try:
+            count = sum(1 for _ in found)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert count == len(found)
+        return peak
+
+    job = app.map(work, range(6_000), then=after)
+    with working(app):
+        job.wait(60)
+        follower = until(lambda: job.successor, "a successor")
+        peak = follower.result(60)
+    assert peak < 6_000_000, f"{peak:,} bytes for 12 MB of results"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_job_within_the_callers_transaction_shares_its_fate(app: fanin.App, migrated_url: str, commit: bool) -> None:
+    """F021"""
+    calls: list[int] = []
+
+    @app.task
+    def work(x: int) -> int:
+        calls.append(x)
+        return x
+
+    with working(app):
+        with transaction(app, migrated_url, commit) as connection:
+            job = app.map(work, [1], within=connection, key="k")
+            assert app.jobs() == [], "nobody else sees it yet"
+        if commit:
+            assert job.result(30) == 1
+        else:
+            with pytest.raises(fanin.UnknownJob):
+                app.job("k")
+            app.map(work, [2]).wait(30)  # the worker has looked since
+    assert calls == ([1] if commit else [2])
+
+
+class transaction:
+    """The caller's own: psycopg on PostgreSQL, apsw on SQLite."""
+
+    def __init__(self, app: fanin.App, url: str, commit: bool) -> None:
+        self.commit = commit
+        if app.store.dialect == "pg":
+            import psycopg
+
+            self.connection: Any = psycopg.connect(url.partition("?")[0])
+        else:
+            import apsw
+
+            self.connection = apsw.Connection(url.removeprefix("sqlite:///"))
+            self.connection.execute("BEGIN IMMEDIATE")
+
+    def __enter__(self) -> Any:
+        return self.connection
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.execute("COMMIT" if self.commit else "ROLLBACK")
+        self.connection.close()
+
+
+def test_a_stdlib_connection_is_taken_where_this_process_has_the_file_open_in_no_other_way(tmp_path: Any) -> None:
+    import subprocess
+    import sys
+
+    script = """
+import sqlite3, sys, fanin
+url = sys.argv[1]
+app = fanin.App(url)
+@app.task(name="work")
+def work(x: int) -> int:
+    return x
+with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+    connection.execute("CREATE TABLE orders (n)")
+    connection.execute("INSERT INTO orders VALUES (1)")
+    job = app.map(work, [1, 2], within=connection, key="k")
+    print(job.id)
+connection.close()
+"""
+    url = f"sqlite:///{tmp_path / 'fanin.db'}"
+    with fanin.App(url) as app:
+        app.task(name="work")(lambda x: x)
+        assert app.jobs() == []
+        done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        job = app.job("k")
+        assert job.id == done.stdout.strip()
+        assert job.result(30) if job.wait(30, run=True) else False
+
+        import sqlite3
+
+        here = sqlite3.connect(tmp_path / "fanin.db")
+        with pytest.raises(fanin.UnsafeStore, match="another copy of SQLite"):
+            app.map(app.tasks["work"], [1], within=here)
+        here.close()
+
+
+def test_a_connection_that_cannot_serve_is_refused_with_the_reason(app: fanin.App, tmp_path: Any) -> None:
+    import apsw
+    import psycopg
+
+    app.task(name="t")(lambda x: x)
+    for wrong in (object(), "a string", apsw.Connection(":memory:")):
+        with pytest.raises(fanin.BadOption, match="within="):
+            app.map(app.tasks["t"], [1], within=wrong)
+    with pytest.raises(fanin.BadOption, match="choose"):
+        app.map(app.tasks["t"], [1], within=object(), stream=True)
+    if app.store.dialect == "pg":
+        with psycopg.connect(app.url.partition("?")[0], autocommit=True) as connection:
+            with pytest.raises(fanin.BadOption, match="commits every statement"):
+                app.map(app.tasks["t"], [1], within=connection)
+            with connection.transaction():
+                app.map(app.tasks["t"], [1], within=connection, key="k")
+        app.job("k").cancel()
+        until(lambda: sweep(app) and app.job("k").progress().remaining == 0, "swept")
+    assert len(app.jobs()) <= 1
+
+
+def test_the_same_key_is_the_same_job_and_other_content_is_a_conflict(app: fanin.App) -> None:
+    """F089, F090"""
+
+    @app.task
+    def work(x: int) -> int:
+        return x
+
+    @app.task
+    def other(x: int) -> int:
+        return x
+
+    @app.task
+    def after(found: fanin.Joined[int]) -> int:
+        return sum(found)
+
+    job = app.map(work, range(10), key="k")
+    found: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def again() -> None:
+        barrier.wait(30)
+        found.append(app.map(work, range(10), key="k").id)
+        found.append(app.map(work, range(3), key="new").id)
+
+    threads = [threading.Thread(target=again) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 16
+    assert set(found) == {job.id, app.job("new").id}
+    different: list[tuple[Any, Any, dict[str, Any]]] = [
+        (work, range(11), {}), (work, reversed(range(10)), {}), (other, range(10), {}),
+        (work, range(10), {"tolerate": 1}),
+        (work, range(10), {"then": after}), (work, range(10), {"queue": "q"}), (work, range(10), {"attempts": 9}),
+    ]  # fmt: skip
+    for task, items, options in different:
+        with pytest.raises(fanin.KeyConflict):
+            app.map(task, items, key="k", **options)
+    app.run_worker(until_idle=True)
+    assert list(job.results()) == list(range(10))
+    with pytest.raises(fanin.KeyConflict):
+        app.map(work, range(11), key="k")
+    assert app.map(work, range(10), key="k") == job
+
+
+def test_a_forked_child_opens_connections_of_its_own(app: fanin.App) -> None:
+    """F043"""
+
+    @app.task
+    def work(x: int) -> int:
+        return os.getpid()
+
+    app.map(work, [1], run=True).wait(30)
+    job = app.map(work, range(40))
+    pids = []
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                app.map(work, range(5), key=f"of {os.getpid()}")
+                app.run_worker(until_idle=True)
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    for pid in pids:
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    assert set(job.result(30)) <= set(pids)
+    for pid in pids:
+        assert app.job(f"of {pid}").status == "completed"
+    assert app.map(work, [1], run=True).result(30) == os.getpid()
+
+
+def test_the_async_application_does_what_the_other_does(migrated_url: str) -> None:
+    async def story() -> None:
+        async with fanin.AsyncApp(migrated_url) as app:
+
+            @app.task(attempts=1)
+            async def work(x: int) -> int:
+                if x == 13:
+                    raise ValueError("unlucky")
+                return x * 2
+
+            @app.task
+            def after(found: fanin.Joined[int]) -> int:
+                return sum(found)
+
+            async def items() -> Any:
+                for n in range(20):
+                    yield n
+
+            job = await app.map(work, items(), then=after, tolerate=1, key="k", meta={"a": 1})
+            assert await app.map(work, range(20), then=after, tolerate=1, key="k", meta={"a": 1}) == job
+            with pytest.raises(fanin.WaitTimeout):
+                await job.wait(0.05)
+            worker = asyncio.create_task(app.run_worker())
+            await job.wait(30)
+            assert await job.status == "completed"
+            assert [r async for r in job.results()] == [2 * n for n in range(20) if n != 13]
+            assert [f.idx for f in await job.failures()] == [13]
+            follower = await job.successor
+            assert follower is not None
+            assert await follower.result(30) == sum(2 * n for n in range(20) if n != 13)
+            assert await (await app.submit(work, 4)).result(30) == 8
+            streamed = await app.map(work, items(), stream=True, key="s", tolerate=1)
+            assert len(await streamed.result(30)) == 19
+            assert await job.meta() == {"a": 1}
+            assert (await job.account())["events"] == 1
+            assert await (await app.job("k")).progress() == await job.progress()
+            assert await job.cancel() is False
+            with pytest.raises(fanin.UnknownJob):
+                await app.job("nothing of this name")
+            worker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await worker
+
+    asyncio.run(story())
