@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -146,6 +147,8 @@ class Driver:
         return False
 
 
-def drive(spec: DriverSpec) -> None:
-    """Submit until the calm, then bring everything to its end."""
-    Driver(spec).run()
+def drive(spec: DriverSpec, ready: Callable[[], None]) -> None:
+    """Submit until the calm, then bring everything to its end. ``ready`` is called when the work begins."""
+    driver = Driver(spec)
+    ready()
+    driver.run()

@@ -49,7 +49,7 @@ class Nursery:
         self._send({"do": "signal", "tag": tag, "number": number})
 
     def news(self) -> list[dict[str, Any]]:
-        """What has happened: ``{"what": "frozen" | "died", "tag": …, "signal": …, "code": …}``."""
+        """What has happened: ``{"what": "ready" | "frozen" | "died", "tag": …}``, and of the dead ``signal``, ``code``."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -114,7 +114,7 @@ class _Keeper:
     def _spawn(self, message: dict[str, Any]) -> None:
         pid = os.fork()
         if pid == 0:
-            _child(message["kind"], message["spec"])
+            _child(message["kind"], message["spec"], message["tag"])
         self._tags[pid], self._pids[message["tag"]] = message["tag"], pid
 
     def _reap(self) -> None:
@@ -136,9 +136,15 @@ class _Keeper:
         os.write(1, msgspec.json.encode(facts) + b"\n")
 
 
-def _child(kind: str, spec: dict[str, Any]) -> None:
+def _child(kind: str, spec: dict[str, Any], tag: int) -> None:
     """Never returns. Its output goes to the torture's error file."""
     code = 1
+    news = os.dup(1)
+
+    def ready() -> None:
+        os.write(news, msgspec.json.encode({"what": "ready", "tag": tag}) + b"\n")
+        os.close(news)
+
     try:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -146,9 +152,9 @@ def _child(kind: str, spec: dict[str, Any]) -> None:
         from fanin.testing.torture import driver, worker
 
         if kind == "worker":
-            worker.work(msgspec.convert(spec, worker.WorkerSpec))
+            worker.work(msgspec.convert(spec, worker.WorkerSpec), ready)
         else:
-            driver.drive(msgspec.convert(spec, driver.DriverSpec))
+            driver.drive(msgspec.convert(spec, driver.DriverSpec), ready)
         code = 0
     except BaseException:
         traceback.print_exc()

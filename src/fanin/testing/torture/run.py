@@ -18,7 +18,7 @@ from fanin.testing.torture.storm import Options, Server, Storm
 
 STORM_SHARE = 0.75
 CALM_SECONDS = 60.0
-CONTROL_SECONDS = 25.0
+CONTROL_SECONDS = 40.0
 LOOK_SECONDS = 5.0
 
 

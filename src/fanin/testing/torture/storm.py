@@ -52,18 +52,28 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class _Life:
-    """One process, and what is in store for it. Times are of the monotonic clock."""
+    """One process, and what is in store for it. Times are of the monotonic clock, and begin when it is ready."""
 
-    def __init__(self, tag: int) -> None:
+    def __init__(self, tag: int = 0, *, kill: float = LONGEST_LIFE_SECONDS) -> None:
         self.tag = tag
-        self.kill_at = 0.0
-        self.freeze_at: float | None = None
-        self.drain_at: float | None = None
+        self.kill_in = kill
+        self.freeze_in: float | None = None
+        self.drain_in: float | None = None
         self.dies_at_point = False
         self.holds_work = False
         """It freezes with finished parts in its hands."""
+        self.ready = False
+        self.kill_at = 0.0
+        self.freeze_at: float | None = None
+        self.drain_at: float | None = None
         self.frozen_since: float | None = None
         self.thaw_at = 0.0
+
+    def begin(self, now: float) -> None:
+        self.ready = True
+        self.kill_at = now + self.kill_in
+        self.freeze_at = None if self.freeze_in is None else now + self.freeze_in
+        self.drain_at = None if self.drain_in is None else now + self.drain_in
 
 
 class Storm:
@@ -179,17 +189,20 @@ class Storm:
             self._hear(news, now)
         for slot, life in self._workers.items():
             if life is None:
-                self._workers[slot] = self._new_worker(slot, now)
+                self._workers[slot] = self._new_worker(slot)
             else:
                 self._act(life, now)
         if self._driver is None and not self._finished and now >= self._next_driver:
-            self._driver = self._new_driver(now)
+            self._driver = self._new_driver()
         elif self._driver is not None:
             self._act(self._driver, now)
 
     def _hear(self, news: dict[str, object], now: float) -> None:
         life = next((x for x in [*self._workers.values(), self._driver] if x and x.tag == news["tag"]), None)
         if life is None:
+            return
+        if news["what"] == "ready":
+            life.begin(now)
             return
         if news["what"] == "frozen":
             if life.frozen_since is None:
@@ -216,7 +229,7 @@ class Storm:
 
     def _act(self, life: _Life, now: float) -> None:
         """What was in store for this process at this moment."""
-        if self._calm:
+        if self._calm or not (life.ready or life.frozen_since is not None):
             return
         if life.frozen_since is not None:
             if now >= life.thaw_at:
@@ -236,11 +249,10 @@ class Storm:
             life.drain_at = None
             self._nursery.signal(life.tag, signal.SIGTERM)
 
-    def _new_worker(self, slot: int, now: float) -> _Life:
+    def _new_worker(self, slot: int) -> _Life:
         draw = self._random
         self._names += 1
-        crash, life = "", _Life(0)
-        life.kill_at = now + LONGEST_LIFE_SECONDS
+        crash, life = "", _Life()
         luck = 1.0 if self._calm else draw.random()
         if self._calm:
             pass
@@ -252,11 +264,11 @@ class Storm:
             crash = f"work.done=freeze@{draw.randrange(1, 6)}"
             life.holds_work = True
         elif luck < 0.84:
-            life.kill_at = now + draw.uniform(0.2, 2.0)
+            life.kill_in = draw.uniform(0.1, 1.5)
         elif luck < 0.9:
-            life.freeze_at = now + draw.uniform(0.3, 1.5)
+            life.freeze_in = draw.uniform(0.2, 1.2)
         else:
-            life.drain_at = now + draw.uniform(0.4, 2.0)
+            life.drain_in = draw.uniform(0.3, 1.5)
         spec = WorkerSpec(
             url=self._url(slot), folder=self._folder, name=f"{self._names}", clock_file=self._clock_file, crash=crash,
             batch=draw.choice((4, 16, 64)), now=draw.random() < 0.5, grace=draw.choice((0.02, 0.5)),
@@ -264,11 +276,10 @@ class Storm:
         life.tag = self._nursery.spawn("worker", spec)
         return life
 
-    def _new_driver(self, now: float) -> _Life:
+    def _new_driver(self) -> _Life:
         draw = self._random
         self._names += 1
-        life = _Life(0)
-        life.kill_at = now + draw.uniform(2.0, 6.0)
+        life = _Life(kill=draw.uniform(2.0, 6.0))
         crash = ""
         if not self._calm and draw.random() < 0.6:
             crash = f"{draw.choice(_DRIVERS_POINTS)}=kill@{draw.randrange(1, 5)}"

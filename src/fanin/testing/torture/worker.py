@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import msgspec
 
@@ -27,8 +28,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """A SIGTERM gives everything back at once instead of waiting for the handlers."""
 
 
-def work(spec: WorkerSpec) -> None:
-    """Work until SIGTERM, or until something worse."""
+def work(spec: WorkerSpec, ready: Callable[[], None]) -> None:
+    """Work until SIGTERM, or until something worse. ``ready`` is called when that may come."""
     journal = Journal(spec.folder, f"worker-{spec.name}")
     app, _ = open_app(spec.url, journal, spec.name, spec.clock_file, open_points(spec.folder, spec.crash))
 
@@ -44,6 +45,7 @@ def work(spec: WorkerSpec) -> None:
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop(now=spec.now))
     journal.write(e="born", pid=os.getpid(), crash=spec.crash)
+    ready()
     worker.run()
     app.close()
     journal.write(e="drained", pid=os.getpid())
