@@ -62,9 +62,7 @@ def lint_room(path: Path, tables: set[str]) -> tuple[list[Finding], int]:
     written, mentioned = names_used(sibling) if sibling.exists() else (set(), set())
     for text in texts:
         if text.name not in written | mentioned:
-            findings.append(
-                Finding(path, text.line, text.name, "used", f"{sibling.name} never says SQL.{text.name}")
-            )
+            findings.append(Finding(path, text.line, text.name, "used", f"{sibling.name} never says SQL.{text.name}"))
     for name in sorted(written - {t.name for t in texts}):
         findings.append(Finding(sibling, 1, name, "used", f"{path.name} has no such statement"))
     return findings, len(texts)
@@ -79,9 +77,7 @@ def lint_migration(path: Path) -> tuple[list[Finding], set[str]]:
     created = [s for s in statements if isinstance(s, ast.CreateStmt)]
     tables = {s.relation.relname for s in created if "bucket" in _columns(s)}
     findings = [
-        Finding(path, 1, s.relation.relname, rule, message)
-        for s in created
-        for rule, message in _table_keys(s)
+        Finding(path, 1, s.relation.relname, rule, message) for s in created for rule, message in _table_keys(s)
     ]
     for s in statements:
         if isinstance(s, ast.IndexStmt) and s.unique and s.relation.relname in tables:
@@ -125,10 +121,7 @@ def _claim_form(statement: Any) -> Iterator[Said]:
     materialised = {id(c.ctequery) for c in _ctes(statement) if _is_materialised(c)}
     # Row by row in a lateral sub-select of such a CTE: as if the CTE itself had locked.
     materialised |= {
-        id(lateral.subquery)
-        for c in _ctes(statement)
-        if _is_materialised(c)
-        for lateral in laterals(c.ctequery)
+        id(lateral.subquery) for c in _ctes(statement) if _is_materialised(c) for lateral in laterals(c.ctequery)
     }
     for select in nodes:
         if not isinstance(select, ast.SelectStmt):
@@ -153,18 +146,14 @@ def _is_materialised(cte: Any) -> bool:
 def _is_claim(cte: Any) -> bool:
     clauses = getattr(cte.ctequery, "lockingClause", None) or ()
     return _is_materialised(cte) and any(
-        c.strength == enums.LockClauseStrength.LCS_FORNOKEYUPDATE
-        and c.waitPolicy == enums.LockWaitPolicy.LockWaitSkip
+        c.strength == enums.LockClauseStrength.LCS_FORNOKEYUPDATE and c.waitPolicy == enums.LockWaitPolicy.LockWaitSkip
         for c in clauses
     )
 
 
 def _lock_strength(statement: Any) -> Iterator[Said]:
     for node in walk(statement):
-        if (
-            isinstance(node, ast.LockingClause)
-            and node.strength != enums.LockClauseStrength.LCS_FORNOKEYUPDATE
-        ):
+        if isinstance(node, ast.LockingClause) and node.strength != enums.LockClauseStrength.LCS_FORNOKEYUPDATE:
             yield "lock", f"{node.strength.name} instead of FOR NO KEY UPDATE"
 
 
@@ -184,11 +173,7 @@ def _bucket(statement: Any, tables: set[str], *, reads: bool) -> Iterator[Said]:
             if "bucket" not in [column.name for column in node.cols or ()]:
                 yield "bucket", f"INSERT INTO {node.relation.relname} does not list bucket"
             conflict = node.onConflictClause
-            if (
-                conflict
-                and conflict.infer
-                and "bucket" not in [e.name for e in conflict.infer.indexElems or ()]
-            ):
+            if conflict and conflict.infer and "bucket" not in [e.name for e in conflict.infer.indexElems or ()]:
                 yield "bucket", f"ON CONFLICT of {node.relation.relname} does not list bucket"
 
 

@@ -129,9 +129,7 @@ def _target(level: Level, node: Any) -> None:
 def _add(level: Level, table: Any, use: str) -> None:
     alias = table.alias.aliasname if table.alias else table.relname
     ours = table.schemaname == "fanin"
-    level.sources[alias] = Source(
-        alias, table.relname if ours else None, use, None if ours else table.relname
-    )
+    level.sources[alias] = Source(alias, table.relname if ours else None, use, None if ours else table.relname)
 
 
 def _from(level: Level, item: Any, inner: list[Any]) -> None:

@@ -219,11 +219,14 @@ def test_an_append_that_is_said_again_adds_only_what_is_missing(store: Store) ->
     ]
 
 
-def test_a_part_that_was_appended_again_keeps_its_first_payload(store: Store) -> None:
-    job_id = make_open(store)
-    store.run(lambda: submit.append(0, job_id, 0, ["1"]))
-    assert store.run(lambda: submit.append(0, job_id, 0, ["2"])) == 0
-    assert part(store, job_id, 0)["payload"] == "1"
+def test_a_part_that_is_appended_again_with_another_payload_is_a_conflict_and_keeps_its_first(store: Store) -> None:
+    job_id = make_open(store, key="stream")
+    store.run(lambda: submit.append(0, job_id, 0, ["1", "2"]))
+    before = snapshot(store)
+    with pytest.raises(KeyConflict, match="part 1 of the open job stream stands with another payload"):
+        store.run(lambda: submit.append(0, job_id, 1, ["3", "4"]))
+    assert snapshot(store) == before
+    assert store.run(lambda: submit.append(0, job_id, 1, ["2", "3"])) == 1
 
 
 def test_a_seal_with_another_count_is_refused_with_both_numbers(store: Store) -> None:
