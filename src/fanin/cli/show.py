@@ -100,7 +100,8 @@ def _print(screen: Console, row: JobRow, progress: Progress, facts: dict[str, An
         screen.print(f"\n[bold]without a result[/] ({number(progress.failed + progress.abandoned)} parts)")
         for failure in failed:
             first, _, rest = failure.message.partition("\n")
-            screen.print(f"  part {failure.idx} {escape(_input(failure.payload))} [red]{failure.status}[/] at attempt {failure.attempt}: "
+            given = escape(_input(failure.payload))
+            screen.print(f"  part {failure.idx} {given} [red]{failure.status}[/] at attempt {failure.attempt}: "
                          f"{escape(failure.type)}: {escape(first)}", soft_wrap=True)  # fmt: skip
             for text in rest.splitlines()[-5:]:
                 screen.print(f"      {escape(text)}", soft_wrap=True)

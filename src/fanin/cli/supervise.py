@@ -17,6 +17,8 @@ from fanin.cli.logs import configure
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+"""What a child is sent for our first, second and third signal."""
 HEALTHY_SECONDS = 10.0
 """A child that lived longer is restarted soon again, whatever happened before."""
 
@@ -79,7 +81,8 @@ class Supervisor:
         for child in self.children:
             child.restart_at = None
             if child.process is not None and child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM if self.signals < 3 else signal.SIGKILL)
+                # Two different ones: two equal signals that arrive together are one for the child.
+                child.process.send_signal(SIGNALS[min(self.signals, len(SIGNALS)) - 1])
         if self.signals > 1:
             self.code = exits.INTERRUPTED
 
