@@ -22,7 +22,11 @@ SOONEST_SECONDS = 0.02
 
 def once(store: Store, bucket: int) -> bool:
     """One round over one bucket. True if anything was found to do."""
-    look = store.read(lambda: lease.look(bucket))
+    return tend(store, bucket, store.read(lambda: lease.look(bucket)))
+
+
+def tend(store: Store, bucket: int, look: lease.Look) -> bool:
+    """Do what a look has shown to be due. True if there was anything."""
     busy = False
     if look.due_in is not None and look.due_in <= 0:
         while store.run(lambda: lease.wake(bucket)):
@@ -62,11 +66,12 @@ class Upkeep:
             pause = PERIOD_SECONDS * random.uniform(0.7, 1.0)
             try:
                 for bucket in range(self._store.buckets):
-                    if once(self._store, bucket):
+                    look = self._store.read(lambda: lease.look(bucket))
+                    if tend(self._store, bucket, look):
                         self._found()
-                    due_in = self._store.read(lambda: lease.look(bucket)).soonest
-                    if due_in is not None:
-                        pause = min(pause, max(due_in, SOONEST_SECONDS))
+                        look = self._store.read(lambda: lease.look(bucket))
+                    if look.soonest is not None:
+                        pause = min(pause, max(look.soonest, SOONEST_SECONDS))
             except Unavailable as problem:
                 log.warning("upkeep: %s; trying again", problem)
             except Exception:
