@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from fanin.app import App, find, make_policy
+from fanin.app import App, check_quorum, find, make_policy
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
@@ -150,6 +150,7 @@ class AsyncApp:
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
             spool = Spool((signature.encode_item(item, n) for n, item in enumerate(listed)), self.max_parts)
+            check_quorum(quorum, len(spool))
             await self._create(self._app._striped(new, len(spool), stripes), spool, within)
         return AsyncJob(self, new.id, run=run)
 
@@ -333,6 +334,9 @@ class AsyncJob:
         row = await self.row()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         allowance = min(attempts or row.attempts, limits.ATTEMPTS)
+        for stripe in range(row.stripes if row.ended else 0):
+            while await self._runner.run(lambda: close.sweep(self._bucket, self.id, stripe)):
+                pass
         return await self._runner.run(
             lambda: redrive.redrive(self._bucket, self.id, row.run, allowance, parts, give_up_after=wait)
         )

@@ -131,6 +131,7 @@ class App:
             self._feed(new, payloads)
         else:
             spool = Spool(payloads, self.max_parts)
+            check_quorum(quorum, len(spool))
             self._create(self._striped(new, len(spool), stripes), spool, within)
         return Job(self, new.id, run=run)
 
@@ -307,6 +308,11 @@ def make_policy(
         quorum=quorum,
         give_up=give_up,
     )
+
+
+def check_quorum(quorum: int | None, parts: int) -> None:
+    if quorum is not None and quorum > parts:
+        raise BadOption(f"quorum={quorum} of {parts} parts can never be reached. Nothing was written")
 
 
 def find(name: str, buckets: int) -> Txn[str]:

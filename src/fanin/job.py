@@ -132,6 +132,9 @@ class Job:
         row = self.row()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         allowance = min(attempts or row.attempts, limits.ATTEMPTS)
+        for stripe in range(row.stripes if row.ended else 0):
+            while self._app.store.run(lambda: close.sweep(self._bucket, self.id, stripe)):
+                pass  # what the end left behind is abandoned first, so that it can be chosen
         return self._app.store.run(
             lambda: redrive.redrive(self._bucket, self.id, row.run, allowance, parts, give_up_after=wait)
         )

@@ -17,6 +17,8 @@ NAME_CHARS = 200
 """Task, queue and step names, and worker names."""
 KEY_CHARS = 500
 """A job's request key."""
+REASON_CHARS = 1_000
+"""Why an operator ended a job."""
 ATTEMPTS = 1_000
 """The allowance that a caller may give to one part."""
 CHUNK_PARTS = 2_000

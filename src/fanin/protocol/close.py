@@ -6,7 +6,7 @@ Fail fast, too many failures and quorum close a job too; they are judged where p
 from __future__ import annotations
 
 from fanin.domain import limits, policy
-from fanin.domain.errors import UnknownJob
+from fanin.domain.errors import BadOption, UnknownJob
 from fanin.domain.policy import Ending
 from fanin.protocol import finish
 from fanin.protocol.steps import Room, Txn, one
@@ -15,7 +15,9 @@ SQL = Room("close")
 
 
 def cancel(bucket: int, job_id: str, reason: str | None = None) -> Txn[bool]:
-    """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`."""
+    """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`, `BadOption`."""
+    if reason is not None and (len(reason) > limits.REASON_CHARS or "\0" in reason):
+        raise BadOption(f"reason={reason[:40]!r}…: use at most {limits.REASON_CHARS} characters, none of them NUL")
     return (yield from _close(bucket, job_id, policy.cancelled(reason)))
 
 

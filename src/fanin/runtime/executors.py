@@ -30,6 +30,8 @@ from fanin.stores.base import Store
 log = logging.getLogger("fanin")
 
 CLOSE_SECONDS = 2.0
+BLOCKED_SECONDS = 1.0
+"""An event loop that has not turned for so long is reported, with the handler that keeps it."""
 
 
 class Running:
@@ -163,8 +165,13 @@ class Loop:
         self._places = asyncio.Semaphore(size)
         self._closing = threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._work, name="fanin-loop", daemon=True)
-        self._thread.start()
+        self._tasks: dict[asyncio.Task[None], Running] = {}
+        self._threads = [
+            threading.Thread(target=self._work, name="fanin-loop", daemon=True),
+            threading.Thread(target=self._watch, name="fanin-loop-watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, running: Running) -> None:
         with self._lock:
@@ -173,9 +180,11 @@ class Loop:
 
     def _create(self, running: Running) -> None:
         running.handle = self._loop.create_task(self._run(running))
+        self._tasks[running.handle] = running
         running.handle.add_done_callback(lambda task: self._ended(running, task))
 
     def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
         # One that was cancelled before its first step, or while it waited for a place, has not spoken itself.
         if task.cancelled():
             with self._lock:
@@ -236,7 +245,33 @@ class Loop:
         """Cancel what is left. A handler that blocks the loop cannot be ended; its thread is left behind."""
         self._closing.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_SECONDS)
+        for thread in self._threads:
+            thread.join(CLOSE_SECONDS)
+
+    def _watch(self) -> None:
+        """Report a handler that blocks the loop: all other async handlers wait for it, and their time-outs too."""
+        while not self._closing.wait(BLOCKED_SECONDS / 2):
+            if not self._tasks:
+                continue
+            turned, asked, said = threading.Event(), time.monotonic(), False
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                self._loop.call_soon_threadsafe(turned.set)
+            while not turned.wait(BLOCKED_SECONDS / 10) and not self._closing.is_set():
+                if not said and time.monotonic() - asked >= BLOCKED_SECONDS:
+                    said = True
+                    self._report_blocked()
+
+    def _report_blocked(self) -> None:
+        task = asyncio.current_task(self._loop)
+        running = self._tasks.get(task) if task is not None else None
+        if running is not None:
+            who = f"job {running.claim.job_id} part {running.claim.idx}: the handler of task {running.task.name}"
+        else:
+            who = f"a task that a handler has started ({task.get_coro() if task is not None else 'unknown'})"
+        log.warning(
+            "%s has kept the event loop from turning for more than %g s; all async handlers of this worker wait. "
+            "Await what blocks, for example with asyncio.to_thread", who, BLOCKED_SECONDS,
+        )  # fmt: skip
 
     def _work(self) -> None:
         while not self._closing.is_set():

@@ -40,6 +40,8 @@ class Heart:
         self._stop = stop
         self._overdue = overdue
         self._closing = threading.Event()
+        self.well = True
+        """Whether the last heartbeat reached the database. While it does not, nothing more is to be claimed."""
         self._threads = [
             threading.Thread(target=self._loop, args=[self.beat], name="fanin-heart", daemon=True),
             threading.Thread(target=self._loop, args=[self.watch], name="fanin-watch", daemon=True),
@@ -68,15 +70,25 @@ class Heart:
     def beat(self) -> None:
         """Renew every lease of which a third has passed since its claim or last renewal was sent.
 
-        Also of parts whose report waits for the database; but not of one in a transaction: its row is locked.
+        Also of parts whose report waits for the database; but not of one in a transaction: its row is locked. Raises
+        `Unavailable`.
         """
-        now = time.monotonic()
+        try:
+            self._beat(time.monotonic())
+        except Unavailable:
+            self.well = False
+            raise
+        self.well = True
+
+    def _beat(self, now: float) -> None:
         due: dict[int, list[Running]] = {}
         for running in self._held():
             if not running.sent and not running.part.cancelled and self._age(running, now) >= RENEW_SHARE:
                 due.setdefault(running.claim.bucket, []).append(running)
         for bucket, group in due.items():
             self._renew(bucket, group)
+        if not due and not self.well:
+            self._store.read(lambda: lease.look(0))  # ask until it answers again
 
     def watch(self) -> None:
         """Without the database: who is past the time-out, and whose lease may have run out by our own reckoning."""

@@ -208,6 +208,8 @@ class Worker:
 
     def _room(self) -> int:
         """How many parts to claim: what the free handlers can start, and a little ahead of them."""
+        if not self._heart.well:
+            return 0  # what cannot be renewed would only be started to be stopped
         waiting = len(self._held) - len(self._done)
         return min(self.concurrency + self._ahead() - waiting, self.batch)
 

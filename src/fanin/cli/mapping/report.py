@@ -14,6 +14,8 @@ from fanin.cli.mapping.screen import Screen
 from fanin.domain.model import Failure
 
 FAILURES_SHOWN = 10
+"""Failed parts told in full; the others are counted."""
+RETRIES_SHOWN = 5
 
 
 class Reporter:
@@ -25,6 +27,7 @@ class Reporter:
         self.screen = screen
         self.results = results
         self._told: set[int] = set()
+        self._retries = 0
 
     def succeeded(self, number: int, done: Done, attempt: int | None = None) -> None:
         """A part's commit was accepted."""
@@ -58,6 +61,8 @@ class Reporter:
                 attempt=failure.attempt, error=failure.message,
             )  # fmt: skip
             return
+        if len(self._told) > FAILURES_SHOWN:
+            return
         what, _, said = failure.message.partition("\n")
         self.screen.problem(f"part {number} ({self._item(number)!r}) {failure.status}: {what or failure.type}")
         if said:
@@ -69,17 +74,20 @@ class Reporter:
         self.screen.event(
             event="retry", number=number, item=self._item(number), attempt=attempt, error=message, delay=round(delay, 3)
         )
-        if not self.screen.json:
+        self._retries += 1
+        if self._retries == RETRIES_SHOWN + 1:
+            self.screen.note("more commands fail and are tried again; only the last failures are told from here on")
+        if not self.screen.json and self._retries <= RETRIES_SHOWN:
             last = f" ({said.splitlines()[-1][:100]})" if said else ""
             self.screen.note(f"part {number} ({self._item(number)!r}): {what}{last}; again in {delay:.1f} s")
 
     def rest(self, failures: list[Failure]) -> None:
-        """The failures that nobody has told yet, at the end; not more than a few."""
-        left = [failure for failure in failures if failure.idx + 1 not in self._told and failure.status == "failed"]
-        for failure in left if self.screen.json else left[:FAILURES_SHOWN]:
-            self.failed(failure)
-        if len(left) > FAILURES_SHOWN and not self.screen.json:
-            self.screen.problem(f"… and {len(left) - FAILURES_SHOWN} more failed parts")
+        """The failures that this process has not told yet, at the end."""
+        for failure in failures:
+            if failure.status == "failed":
+                self.failed(failure)
+        if len(self._told) > FAILURES_SHOWN and not self.screen.json:
+            self.screen.problem(f"… and {len(self._told) - FAILURES_SHOWN} more parts failed")
 
     def write_files(self, number: int, done: Done) -> None:
         """NUMBER.stdout and NUMBER.stderr in the results folder. Written aside and renamed: never half a file."""

@@ -116,10 +116,10 @@ class SchemaGround(Ground):
 
     postgres = True
 
-    def __init__(self, url: str, buckets: int = 1) -> None:
+    def __init__(self, url: str, buckets: int = 1, kind: str = "torture") -> None:
         parts = urlsplit(url)
         self._query = dict(parse_qsl(parts.query))
-        self.schema = f"fanin_torture_{secrets.token_hex(4)}"
+        self.schema = f"fanin_{kind}_{secrets.token_hex(4)}"
         self._query["fanin_schema"] = self.schema
         self._buckets = buckets
         self.url = urlunsplit(parts._replace(query=urlencode(self._query)))

@@ -49,7 +49,7 @@ class Nursery:
         self._send({"do": "signal", "tag": tag, "number": number})
 
     def news(self) -> list[dict[str, Any]]:
-        """What has happened: ``{"what": "ready" | "frozen" | "died", "tag": …}``, and of the dead ``signal``, ``code``."""
+        """What has happened, as ``{"what": "ready" | "frozen" | "died", "tag": …}``; the dead have a signal and a code."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,0 +1,51 @@
+"""What an operator asks of a job through the application."""
+
+from __future__ import annotations
+
+import pytest
+
+import fanin
+from fanin.protocol import close
+from fanin.stores.base import Store
+
+
+@pytest.fixture
+def job(app: fanin.App) -> fanin.Job:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    return app.map(work, range(5))
+
+
+def test_parts_that_an_end_left_behind_can_be_chosen_before_any_worker_has_swept_them(job: fanin.Job) -> None:
+    assert job.cancel("wrong prices")
+    assert job.redrive([1, 3]) == 2
+    progress = job.progress()
+    assert (progress.status, progress.remaining, progress.abandoned) == ("running", 2, 3)
+
+
+def test_a_redrive_of_a_running_job_is_refused_and_sweeps_nothing(job: fanin.Job) -> None:
+    with pytest.raises(fanin.NotAllowedNow, match="can be redriven when it has ended"):
+        job.redrive()
+    assert job.progress().remaining == 5
+
+
+@pytest.mark.parametrize("reason", ["a\0b", "x" * 1_001], ids=["nul", "long"])
+def test_a_reason_that_cannot_be_stored_is_refused_before_the_job_is_touched(
+    job: fanin.Job, store: Store, reason: str
+) -> None:
+    with pytest.raises(fanin.BadOption, match="at most 1000 characters"):
+        job.cancel(reason)
+    assert job.status == "running"
+    assert store.read(lambda: close.unswept(0)) == []
+
+
+def test_a_quorum_that_no_run_could_reach_is_refused_before_anything_is_written(app: fanin.App) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    with pytest.raises(fanin.BadOption, match="quorum=3 of 2 parts"):
+        app.map(work, [1, 2], quorum=3)
+    assert app.jobs() == []
