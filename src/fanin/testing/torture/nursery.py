@@ -49,7 +49,7 @@ class Nursery:
         self._send({"do": "signal", "tag": tag, "number": number})
 
     def news(self) -> list[dict[str, Any]]:
-        """What has happened, as ``{"what": "ready" | "frozen" | "died", "tag": …}``; the dead have a signal and a code."""
+        """What has happened: a process is ``ready`` or ``frozen``, or has ``died`` by a signal or with a code."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
