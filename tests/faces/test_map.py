@@ -307,3 +307,12 @@ def test_a_final_name_that_cannot_be_used_is_said_and_the_output_is_kept_until_i
     assert terminal.lines("a.o") == ["a"]
     assert terminal.lines("ran.log") == ["x"]
     assert terminal.scratch() == []
+
+
+def test_when_all_commands_fail_only_the_first_are_told_in_full(terminal: Terminal) -> None:
+    said = terminal.run(
+        "map", "-j4", "--attempts", "2", "--", "exit 3; : {}", ":::", *numbers(30), code=1
+    ).stderr.decode()
+    assert len(re.findall(r"again in", said)) == 5
+    assert len(re.findall(r"failed: exit 3", said)) == 10
+    assert "fanin: … and 20 more parts failed\n" in said

@@ -139,19 +139,26 @@ class Scratch:
 
     def leftovers(self) -> Iterator[tuple[int, int, Place]]:
         """(number, attempt, place) of every folder that an attempt has left."""
-        with contextlib.suppress(FileNotFoundError):
-            for number in os.listdir(self.root):
-                if number.isdigit():
-                    for name in os.listdir(os.path.join(self.root, number)):
-                        attempt = name.partition("-")[0]
-                        if attempt.isdigit():
-                            yield int(number), int(attempt), Place(self.root, f"{number}/{name}")
+        for number in _names(self.root):
+            if number.isdigit():
+                for name in _names(os.path.join(self.root, number)):
+                    attempt = name.partition("-")[0]
+                    if attempt.isdigit():
+                        yield int(number), int(attempt), Place(self.root, f"{number}/{name}")
 
     def remove_if_empty(self) -> None:
         """Remove the folders that nothing is left in."""
         with contextlib.suppress(OSError):
             os.rmdir(self.root)
             os.rmdir(os.path.dirname(self.root))
+
+
+def _names(folder: str) -> list[str]:
+    """What is in a folder; nothing if it is gone, as others tidy up too."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def final_path(outdir: str, name: str) -> str:
