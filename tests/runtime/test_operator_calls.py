@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import fanin
 from fanin.protocol import close
+from fanin.runtime.worker import Worker
 from fanin.stores.base import Store
 
 
@@ -49,3 +52,18 @@ def test_a_quorum_that_no_run_could_reach_is_refused_before_anything_is_written(
     with pytest.raises(fanin.BadOption, match="quorum=3 of 2 parts"):
         app.map(work, [1, 2], quorum=3)
     assert app.jobs() == []
+
+
+def test_a_worker_whose_handler_thread_breaks_ends_instead_of_holding_its_parts_for_ever(
+    app: fanin.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    app.map(work, [1])
+    worker = Worker(app, grace=0.0)
+    monkeypatch.setattr(worker, "_note", lambda running, found: 1 / 0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with pytest.raises(RuntimeError, match="a handler's thread has ended"):
+        worker.run(until_idle=True)

@@ -86,6 +86,7 @@ class Worker:
         self._at_once = threading.Event()
         self._bell: Bell | None = None
         self._executors: dict[str, Threads | Loop | Processes] = {}
+        self._broken: BaseException | None = None
         self._average = 0.0
         self._oldest = 0.0
         self._dry = False
@@ -340,7 +341,15 @@ class Worker:
         executor.submit(running)
 
     def _finished(self, running: Running, found: Outcome) -> None:
-        """Called by an executor's thread."""
+        """Called by an executor's thread. What goes wrong here ends the worker: the thread would be missing for ever."""
+        try:
+            self._note(running, found)
+        except BaseException as problem:
+            self._broken = problem
+            self._wake()
+            raise
+
+    def _note(self, running: Running, found: Outcome) -> None:
         if not self._say(running, found):
             return
         if running.started is not None:
