@@ -161,6 +161,8 @@ class Worker:
 
     def _round(self, until_idle: bool, until: Callable[[], bool] | None) -> bool:
         """Settle, claim, or wait. True when the work is over."""
+        if self._broken is not None:
+            raise RuntimeError(f"worker {self.name}: a handler's thread has ended") from self._broken
         self._give_back()
         if self._done:
             if self._ripe():
