@@ -15,25 +15,20 @@ import msgspec
 
 from fanin.domain.errors import FaninError, Unavailable
 from fanin.stores import open_store
-from fanin.testing import crashpoints
 from fanin.testing.clock import Clock
 from fanin.testing.proxy import PgProxy
-from fanin.testing.torture import breaks
+from fanin.testing.torture import breaks, fate
 from fanin.testing.torture.driver import DriverSpec, calm_file
+from fanin.testing.torture.fate import Life
 from fanin.testing.torture.ground import Ground
 from fanin.testing.torture.nursery import Nursery
 from fanin.testing.torture.plan import LEASE_SECONDS
 from fanin.testing.torture.worker import WorkerSpec
 
 TICK_SECONDS = 0.02
-LONGEST_LIFE_SECONDS = 3.0
 CUT_SHARE = 0.05
 JUMPS_SECONDS = (3600.0, -3600.0, 600.0, 30.0, -30.0)
 AFTER_ALL_JUMPS_SECONDS = 2 * 3600.0
-_DRIVERS_POINTS = ("submit.job", "submit.before_commit", "submit.after_commit", "redrive.locked",
-                   "redrive.before_commit", "giveup.locked", "giveup.before_commit")  # fmt: skip
-_WORKERS_POINTS = tuple(name for name in crashpoints.POINTS if not name.startswith(("submit", "redrive")))
-_RARE = ("reap.parts", "sweep.parts", "giveup.locked", "giveup.before_commit")
 
 
 class Server(Protocol):
@@ -51,31 +46,6 @@ class Options(msgspec.Struct, frozen=True):
     """The guard that is missing, see `breaks`."""
 
 
-class _Life:
-    """One process, and what is in store for it. Times are of the monotonic clock, and begin when it is ready."""
-
-    def __init__(self, tag: int = 0, *, kill: float = LONGEST_LIFE_SECONDS) -> None:
-        self.tag = tag
-        self.kill_in = kill
-        self.freeze_in: float | None = None
-        self.drain_in: float | None = None
-        self.dies_at_point = False
-        self.holds_work = False
-        """It freezes with finished parts in its hands."""
-        self.ready = False
-        self.kill_at = 0.0
-        self.freeze_at: float | None = None
-        self.drain_at: float | None = None
-        self.frozen_since: float | None = None
-        self.thaw_at = 0.0
-
-    def begin(self, now: float) -> None:
-        self.ready = True
-        self.kill_at = now + self.kill_in
-        self.freeze_at = None if self.freeze_in is None else now + self.freeze_in
-        self.drain_at = None if self.drain_in is None else now + self.drain_in
-
-
 class Storm:
     """One storm and its calm. ``tell`` gets a line about once a second."""
 
@@ -90,8 +60,8 @@ class Storm:
         self._random = random.Random(options.seed)
         self._stack = ExitStack()
         self._names = 0
-        self._workers: dict[int, _Life | None] = dict.fromkeys(range(options.workers))
-        self._driver: _Life | None = None
+        self._workers: dict[int, Life | None] = dict.fromkeys(range(options.workers))
+        self._driver: Life | None = None
         self._next_driver = 0.0
         self._finished = False
         self._calm = False
@@ -227,7 +197,7 @@ class Storm:
         else:
             self._workers = {slot: None if x is life else x for slot, x in self._workers.items()}
 
-    def _act(self, life: _Life, now: float) -> None:
+    def _act(self, life: Life, now: float) -> None:
         """What was in store for this process at this moment."""
         if self._calm or not (life.ready or life.frozen_since is not None):
             return
@@ -249,44 +219,23 @@ class Storm:
             life.drain_at = None
             self._nursery.signal(life.tag, signal.SIGTERM)
 
-    def _new_worker(self, slot: int) -> _Life:
+    def _new_worker(self, slot: int) -> Life:
         draw = self._random
         self._names += 1
-        crash, life = "", _Life()
-        luck = 1.0 if self._calm else draw.random()
-        if self._calm:
-            pass
-        elif luck < 0.4:
-            name = draw.choice(_WORKERS_POINTS)
-            crash = f"{name}=kill@{1 if name in _RARE else draw.randrange(1, 6)}"
-            life.dies_at_point = True
-        elif luck < 0.62:
-            crash = f"work.done=freeze@{draw.randrange(1, 6)}"
-            life.holds_work = True
-        elif luck < 0.84:
-            life.kill_in = draw.uniform(0.1, 1.5)
-        elif luck < 0.9:
-            life.freeze_in = draw.uniform(0.2, 1.2)
-        else:
-            life.drain_in = draw.uniform(0.3, 1.5)
+        life = Life() if self._calm else fate.of_worker(draw)
         spec = WorkerSpec(
-            url=self._url(slot), folder=self._folder, name=f"{self._names}", clock_file=self._clock_file, crash=crash,
-            batch=draw.choice((4, 16, 64)), now=draw.random() < 0.5, grace=draw.choice((0.02, 0.5)),
+            url=self._url(slot), folder=self._folder, name=f"{self._names}", clock_file=self._clock_file,
+            crash=life.crash, batch=draw.choice((4, 16, 64)), now=draw.random() < 0.5, grace=draw.choice((0.02, 0.5)),
         )  # fmt: skip
         life.tag = self._nursery.spawn("worker", spec)
         return life
 
-    def _new_driver(self) -> _Life:
-        draw = self._random
+    def _new_driver(self) -> Life:
         self._names += 1
-        life = _Life(kill=draw.uniform(2.0, 6.0))
-        crash = ""
-        if not self._calm and draw.random() < 0.6:
-            crash = f"{draw.choice(_DRIVERS_POINTS)}=kill@{draw.randrange(1, 5)}"
-            life.dies_at_point = True
+        life = Life() if self._calm else fate.of_driver(self._random)
         spec = DriverSpec(
             url=self._url(1), folder=self._folder, name=f"{self._names}", seed=self._options.seed,
-            postgres=self._ground.postgres, clock_file=self._clock_file, crash=crash, jobs=self._options.jobs,
+            postgres=self._ground.postgres, clock_file=self._clock_file, crash=life.crash, jobs=self._options.jobs,
         )  # fmt: skip
         life.tag = self._nursery.spawn("driver", spec)
         return life
