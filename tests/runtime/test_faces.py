@@ -273,9 +273,10 @@ def test_a_stream_that_continues_with_other_items_is_refused(app: fanin.App) -> 
         app.map(work, items(0, 4_500), stream=True, key="k")
     with pytest.raises(fanin.KeyConflict, match="part 0 of the open job k"):
         app.map(work, items(7, None), stream=True, key="k")
+    options: dict[str, Any]
     for options in ({"tolerate": 1}, {"queue": "q"}, {"attempts": 9}, {"priority": 3}):
         with pytest.raises(fanin.KeyConflict, match="other options"):
-            app.map(work, items(0, None), stream=True, key="k", **options)  # type: ignore[arg-type]
+            app.map(work, items(0, None), stream=True, key="k", **options)
     assert app.map(work, items(0, None), stream=True, key="k", run=True).result(60) == list(range(5_000))
 
 
@@ -416,7 +417,7 @@ connection.close()
         assert done.returncode == 0, done.stderr
         job = app.job("k")
         assert job.id == done.stdout.strip()
-        assert job.result(30) if job.wait(30, run=True) else False
+        assert job.wait(30, run=True).result() == [1, 2]
 
         import sqlite3
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 import fanin
+from fanin.runtime.worker import Worker
 from tests.runtime import process_tasks
 from tests.runtime.rows import execute
 from tests.runtime.working import is_gone, until, working
@@ -172,3 +174,34 @@ def test_waiting_again_and_again_with_run_keeps_the_number_of_open_files(app: fa
     first = max(once() for _ in range(3))
     last = min(once() for _ in range(20))
     assert last < first + 10
+
+
+def test_ctrl_c_in_the_thread_of_the_worker_gives_back_what_it_holds(app: fanin.App) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(attempts=1)
+    def work(x: int) -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return x
+
+    job = app.map(work, [1])
+
+    def interrupt() -> bool:
+        if begun.is_set():
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        Worker(app).run(until=interrupt)
+    assert parts(app, job) == [("pending", True, 1, 1)]
+    go_on.set()
+
+
+def test_a_worker_whose_processes_cannot_be_started_says_so_before_it_claims(
+    app: fanin.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.tasks.update(process_tasks.app.tasks)
+    monkeypatch.setitem(sys.modules, "pebble", None)
+    with pytest.raises(fanin.BadOption, match=r"pip install 'fanin\[process\]'"):
+        Worker(app)

@@ -288,17 +288,24 @@ class Loop:
         self._loop.close()
 
 
+def require_pebble() -> None:
+    """Raises `BadOption` where it is missing: before a part is claimed, not after."""
+    try:
+        import pebble  # noqa: F401
+    except ImportError as problem:
+        raise BadOption(
+            f"mode='process' needs the package pebble ({problem}): pip install 'fanin[process]'"
+        ) from problem
+
+
 class Processes:
     """Child processes, each started afresh from the module that defines the task. A lost lease or a timeout kills."""
 
     def __init__(self, size: int, done: Done, store: Store) -> None:
-        try:
-            from pebble import ProcessPool
-        except ImportError as problem:
-            raise BadOption(
-                f"mode='process' needs the package pebble ({problem}): pip install 'fanin[process]'"
-            ) from problem
+        require_pebble()
         import multiprocessing
+
+        from pebble import ProcessPool
 
         self._done = done
         self._store = store

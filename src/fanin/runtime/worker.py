@@ -14,14 +14,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from fanin.domain import identity, limits
 from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import finish, lease, read
 from fanin.protocol.steps import Again, Txn, TxnFactory
-from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, timed_out
+from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.task import Application
@@ -69,6 +68,8 @@ class Worker:
             raise BadOption(f"batch={batch}: give 1 to {limits.CLAIM_PARTS}")
         if not app.tasks:
             raise BadOption("the application has no tasks: decorate a function with @app.task before starting a worker")
+        if any(task.mode == "process" for task in app.tasks.values()):
+            require_pebble()
         self.store = app.store
         self.tasks = app.tasks
         self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
@@ -109,8 +110,10 @@ class Worker:
 
     def run(self, *, until_idle: bool = False, until: Callable[[], bool] | None = None) -> None:
         """Work until `stop`, or until nothing is left in the queues, or until ``until()`` is true (asked when there is
-        a pause). A database that is away is waited for."""
-        self._open()
+        a pause). A database that is away is waited for. Interrupted by Ctrl-C in this thread, it gives back what it
+        holds before the exception goes on."""
+        if not self._open():
+            return
         try:
             failures = 0
             while not self._draining.is_set():
@@ -124,31 +127,38 @@ class Worker:
                     log.warning("worker %s: %s; trying again in %.1f s", self.name, problem, pause)
                     self._draining.wait(pause)
             self._drain()
+        except KeyboardInterrupt:
+            self.stop(now=True)
+            self._drain()
+            raise
         finally:
             self._close()
 
     # The loop.
 
-    def _open(self) -> None:
-        self._bell = self._patiently(lambda: self.store.bell(self.queues))
+    def _open(self) -> bool:
+        """False if it was stopped before the database came."""
+        if not self._patiently():
+            return False
         self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue)
         self._upkeep = Upkeep(self.store, self._wake)
         self._heart.start()
         self._upkeep.start()
         log.info("worker %s serves %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
+        return True
 
-    def _patiently(self, make: Callable[[], Any]) -> Any:
+    def _patiently(self) -> bool:
         """A worker may start before its database does."""
         pause = 0.2
-        while True:
+        while not self._draining.is_set():
             try:
-                return make()
+                self._bell = self.store.bell(self.queues)
+                return True
             except Unavailable as problem:
-                if self._draining.is_set():
-                    raise
                 log.warning("worker %s: %s; trying again in %.1f s", self.name, problem, pause)
                 self._draining.wait(pause)
                 pause = min(pause * 2, 5.0)
+        return False
 
     def _close(self) -> None:
         self._heart.close()
@@ -200,7 +210,9 @@ class Worker:
 
     def _peek(self) -> bool:
         def anything() -> Txn[bool]:
-            for bucket in range(self.store.buckets):
+            many = self.store.buckets
+            # Not always from the first: it may hold nothing but tasks that are unknown here.
+            for bucket in (n % many for n in range(self._bucket, self._bucket + many)):
                 for queue in self.queues:
                     if (yield from lease.any_ready(bucket, queue)):
                         self._bucket = bucket
