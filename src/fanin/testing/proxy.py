@@ -14,20 +14,16 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import struct
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Self
 
-CUTS = ("request", "reply", "late")
-_ENCRYPTION_REQUESTS = (80877103, 80877104)
-_CHUNK = 65536
-_READY = b"Z\0\0\0\x05"
+from fanin.testing import wire
+from fanin.testing.wire import Address
 
-Address = tuple[str, int] | str
-"""(host, port), or the path of a Unix socket."""
+CUTS = ("request", "reply", "late")
 
 
 class PgProxy:
@@ -158,19 +154,19 @@ class _Link:
         threading.Thread(target=self._serve, name="pg-proxy-link", daemon=True).start()
 
     def cut(self) -> None:
-        _reset(self._client)
+        wire.reset(self._client)
         if self._server is not None:
-            _reset(self._server)
+            wire.reset(self._server)
 
     def _serve(self) -> None:
         with self._proxy._lock:
             self._proxy._links.add(self)
         back: threading.Thread | None = None
         try:
-            self._server = _connect(self._proxy.target)
+            self._server = wire.connect(self._proxy.target)
             self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             back = threading.Thread(target=self._replies, name="pg-proxy-replies", daemon=True)
-            if (start := self._startup()) is not None:
+            if (start := wire.startup(self._client)) is not None:
                 self._server.sendall(start)
                 back.start()
                 self._requests()
@@ -183,27 +179,15 @@ class _Link:
             with self._proxy._lock:
                 self._proxy._links.discard(self)
 
-    def _startup(self) -> bytes | None:
-        """The client's first message, after telling it that there is no encryption here."""
-        while True:
-            head = _exactly(self._client, 8)
-            if head is None:
-                return None
-            length, code = struct.unpack("!ii", head)
-            if code not in _ENCRYPTION_REQUESTS:
-                rest = _exactly(self._client, length - 8)
-                return None if rest is None else head + rest
-            self._client.sendall(b"N")
-
     def _requests(self) -> None:
         assert self._server is not None
         buffer = b""
         number = 0
-        while chunk := self._client.recv(_CHUNK):
+        while chunk := self._client.recv(wire.CHUNK):
             self._hold()
             buffer += chunk
             passed = 0
-            while (size := _message_size(buffer, passed)) is not None:
+            while (size := wire.message_size(buffer, passed)) is not None:
                 message = buffer[passed : passed + size]
                 number += 1
                 kind = self._proxy._verdict(number, self._is_commit(message))
@@ -220,11 +204,11 @@ class _Link:
         """A simple query, or the execution of a statement prepared for it. libpq binds and executes in one go."""
         kind, body = message[:1], message[5:]
         if kind == b"Q":
-            return _says_commit(body)
+            return wire.says_commit(body)
         if kind == b"P":
             name, _, rest = body.partition(b"\0")
             self._commits.discard(name)
-            if _says_commit(rest):
+            if wire.says_commit(rest):
                 self._commits.add(name)
         if kind == b"B":
             return body.split(b"\0", 2)[1] in self._commits
@@ -236,13 +220,13 @@ class _Link:
         if kind in ("request", "message"):
             return
         # A Bind without its Execute and Sync does nothing: the whole request belongs together.
-        while not _is_whole(rest):
-            if not (more := self._client.recv(_CHUNK)):
+        while not wire.is_whole(rest):
+            if not (more := self._client.recv(wire.CHUNK)):
                 return
             rest += more
         self._deaf = True
         if kind == "late":
-            _reset(self._client)
+            wire.reset(self._client)
             time.sleep(self._proxy.late_seconds)
         self._server.sendall(rest)
         self._answered.wait(10)
@@ -251,10 +235,10 @@ class _Link:
         assert self._server is not None
         tail = b""
         try:
-            while chunk := self._server.recv(_CHUNK):
+            while chunk := self._server.recv(wire.CHUNK):
                 if self._deaf:
                     tail = tail[-16:] + chunk
-                    if _READY in tail:
+                    if wire.READY in tail:
                         self._answered.set()
                     continue
                 self._hold()
@@ -263,7 +247,7 @@ class _Link:
             pass
         self._answered.set()
         if not self._deaf:
-            _reset(self._client)
+            wire.reset(self._client)
 
     def _hold(self) -> None:
         if self._proxy._delay:
@@ -275,50 +259,3 @@ def _check(kinds: Sequence[str]) -> None:
     for kind in kinds:
         if kind not in CUTS:
             raise ValueError(f"{kind!r} is no kind of cut: {', '.join(CUTS)}")
-
-
-def _connect(target: Address) -> socket.socket:
-    if isinstance(target, str):
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(target)
-        return server
-    server = socket.create_connection(target, timeout=10)
-    server.settimeout(None)
-    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return server
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    data = b""
-    while len(data) < size:
-        chunk = connection.recv(size - len(data))
-        if not chunk:
-            return None
-        data += chunk
-    return data
-
-
-def _message_size(buffer: bytes, at: int) -> int | None:
-    """Type byte and length of the message that begins ``at``, if all of it is there."""
-    if len(buffer) < at + 5:
-        return None
-    size = 1 + int.from_bytes(buffer[at + 1 : at + 5], "big")
-    return size if len(buffer) >= at + size else None
-
-
-def _says_commit(body: bytes) -> bool:
-    return body.split(b"\0", 1)[0].strip().rstrip(b";").upper() == b"COMMIT"
-
-
-def _is_whole(rest: bytes) -> bool:
-    """Whether a request can be answered: a simple query, or a group that ends with Sync."""
-    return rest[:1] == b"Q" or rest.endswith(b"S\0\0\0\x04")
-
-
-def _reset(connection: socket.socket) -> None:
-    """Close with RST, so that the other side finds out at once; also wakes a thread that reads from it."""
-    with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()

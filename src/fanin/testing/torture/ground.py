@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from fanin.stores import open_store, sqlite_path
-from fanin.testing.proxy import Address
+from fanin.testing.wire import Address
 
 Row = tuple[Any, ...]
 
