@@ -142,11 +142,11 @@ class PostgresStore(Store):
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._idle: list[psycopg.Connection[Any]] = []
         self._places = threading.BoundedSemaphore(self._limit)
         self._checked = False
         self._buckets = 1
+        self._pid = os.getpid()  # last: from here on other threads take what stands above
 
     @property
     def buckets(self) -> int:
@@ -225,17 +225,23 @@ class PostgresStore(Store):
         return store
 
     def close(self) -> None:
-        if self._pid == os.getpid():
-            while self._idle:
-                self._idle.pop().close()
+        self._after_fork()
+        while self._idle:
+            self._idle.pop().close()
         self._reset()
+
+    def _after_fork(self) -> None:
+        """In a child the sockets belong to the parent; the first of its threads puts them aside."""
+        if self._pid != os.getpid():
+            with _forking:
+                if self._pid != os.getpid():
+                    _abandoned.append(self._idle)
+                    self._reset()
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
         """A connection of ours in autocommit mode; a broken one does not go back."""
-        if self._pid != os.getpid():  # after a fork: the sockets belong to the parent
-            _abandoned.append(self._idle)
-            self._reset()
+        self._after_fork()
         with self._places:
             try:
                 connection = self._idle.pop()
@@ -452,6 +458,7 @@ class PostgresBell(Bell):
 
 
 _abandoned: list[object] = []
+_forking = threading.Lock()
 
 _WRONG_ADDRESS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "could not translate host name")
 _AGAIN = (

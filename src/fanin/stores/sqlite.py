@@ -191,22 +191,25 @@ class SqliteStore(Store):
         return store
 
     def close(self) -> None:
-        if self._pid == os.getpid():
-            for connection in self._readers.values():
-                connection.close()
-            if self._writer is not None:
-                self._writer.close()
-            if self._turnstile is not None:
-                self._turnstile.close()
+        self._after_fork()
+        for connection in self._readers.values():
+            connection.close()
+        if self._writer is not None:
+            self._writer.close()
+        if self._turnstile is not None:
+            self._turnstile.close()
         self._reset()
 
     def _now(self, *_: Any) -> float:
         return self.clock()
 
     def _after_fork(self) -> None:
-        if self._pid != os.getpid():  # an SQLite connection must never cross a fork, not even to be closed
-            _abandoned.append((self._writer, self._readers, self._turnstile))
-            self._reset()
+        """An SQLite connection must never cross a fork, not even to be closed: the first thread puts it aside."""
+        if self._pid != os.getpid():
+            with _forking:
+                if self._pid != os.getpid():
+                    _abandoned.append((self._writer, self._readers, self._turnstile))
+                    self._reset()
 
     def _open_writer(self) -> apsw.Connection:
         if self._writer is None:
@@ -339,6 +342,7 @@ class _Turnstile:
 
 
 _abandoned: list[object] = []
+_forking = threading.Lock()
 
 
 @contextlib.contextmanager
