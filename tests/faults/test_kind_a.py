@@ -144,33 +144,6 @@ def test_F005_a_process_dies_between_the_last_part_and_the_completion(crew: Crew
     ended_once(job)
 
 
-def test_F006_results_come_in_part_order_not_in_the_order_of_their_ends(app: fanin.App) -> None:
-    gates = [threading.Event() for _ in range(12)]
-    failed = {3, 7}
-
-    @app.task(backoff=0, lease=30)
-    def work(x: int) -> int:
-        if x in failed:
-            failed.discard(x)
-            raise ValueError(x)
-        assert gates[x].wait(30)
-        return x
-
-    @app.task
-    def after(found: fanin.Joined[int]) -> list[list[int]]:
-        return [[idx, value] for idx, value in found.items()]
-
-    job = app.map(work, range(12), then=after)
-    with working(app, concurrency=12):
-        for n in reversed(range(12)):
-            gates[n].set()
-            until(lambda n=n: job.progress().succeeded == 12 - n, f"part {n} has ended")
-        job.wait(30)
-        assert job.successor is not None
-        assert job.successor.result(30) == [[n, n] for n in range(12)]
-    assert list(job.results()) == list(range(12))
-
-
 def test_F007_the_counters_of_a_wide_job_fall_to_zero_under_many_workers_and_a_reader(app: fanin.App) -> None:
     """scaled down: no error reaches a handler, what remains only falls, one end"""
 

@@ -142,44 +142,6 @@ def test_F018_a_zombie_fans_out_into_the_children_of_its_successor(app: fanin.Ap
     assert [child.id for child in job.children()] == [job.result()]
 
 
-def test_F020_a_runaway_depth_ends_at_the_limit_with_its_name(app: fanin.App) -> None:
-    @app.task(attempts=1)
-    def deeper(x: int) -> int:
-        app.submit(deeper, x + 1)
-        return x
-
-    with working(app):
-        app.submit(deeper, 0)
-        (last,) = until(lambda: app.jobs("failed"), "the deepest has failed")
-        until(lambda: len(app.jobs("completed", limit=100)) == 50, "those above have ended")
-    assert last.depth == 50
-    (failure,) = app.job(last.id).failures()
-    assert (failure.type, failure.attempt) == ("LimitExceeded", 1)
-    assert "the limit is 50" in failure.message
-    assert len(app.jobs(limit=1_000)) == 51
-
-
-def test_F020_a_runaway_width_is_refused_before_anything_is_written(app: fanin.App) -> None:
-    app.max_parts = 5_000
-    written = say(app.store, "SELECT count(*) FROM fanin.part")
-
-    @app.task
-    def echo(x: int) -> int:
-        return x
-
-    with pytest.raises(fanin.LimitExceeded, match="more than 5000 parts"):
-        app.map(echo, itertools.count())
-    assert app.jobs() == []
-
-    @app.task(attempts=3)
-    def split(x: int) -> str:
-        return app.map(echo, itertools.count()).id
-
-    (failure,) = app.submit(split, 1).wait(30, run=True).failures()
-    assert (failure.type, failure.attempt) == ("LimitExceeded", 1)
-    assert say(app.store, "SELECT count(*) FROM fanin.part") == [(written[0][0] + 1,)]
-
-
 def test_F017_a_request_that_was_streamed_is_the_same_as_a_whole_one(app: fanin.App) -> None:
     """the content decides, not the chunks in which it came; an open job is not taken for a whole one"""
 

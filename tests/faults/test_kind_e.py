@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
 import fanin
@@ -18,11 +16,10 @@ from fanin.domain.errors import StoreUnreachable
 from fanin.domain.identity import new_claim_id
 from fanin.protocol import lease
 from fanin.runtime.executors import Running
-from fanin.runtime.heart import RENEW_SHARE, TICK_SECONDS, Heart
+from fanin.runtime.heart import Heart
 from fanin.stores.base import Store
 from tests.protocol.helpers import say
-from tests.runtime.working import take_over, until, working
-from tests.support.postgres import Server
+from tests.runtime.working import until, working
 
 
 @pytest.fixture
@@ -174,71 +171,6 @@ def test_F035_a_heartbeat_that_fails_for_a_whole_lease_stops_the_work_and_starts
         job.wait(30)
     assert list(job.results()) == [0, 1, 2]
     assert job.account()["attempts"] == 4
-
-
-@pytest.mark.parametrize("kind", ["thread", "async"])
-def test_F036_a_heartbeat_that_learns_that_the_lease_is_gone_stops_the_calls_to_the_outside(
-    app: fanin.App, kind: str
-) -> None:
-    seconds, calls = 2.4, [0.0]
-
-    def threaded(x: int) -> int:
-        for _ in range(3_000):
-            if fanin.current().cancelled:
-                fanin.current().checkpoint(x)  # raises
-            calls.append(time.monotonic())
-            time.sleep(0.01)
-        return x
-
-    async def looped(x: int) -> int:
-        for _ in range(3_000):
-            calls.append(time.monotonic())
-            await asyncio.sleep(0.01)
-        return x
-
-    function: Any = threaded if kind == "thread" else looped
-    task: Any = app.task(name="t", lease=seconds)(function)
-    job = app.submit(task, 1)
-    with working(app) as worker:
-        until(lambda: len(calls) > 5, "the handler is at work")
-        take_over(app, job)
-        lost = time.monotonic()
-        until(lambda: worker.lost == 1, "the worker has stopped the work")
-    assert max(calls) - lost < seconds * RENEW_SHARE + TICK_SECONDS + 0.5
-    assert say(app.store, "SELECT status, worker FROM fanin.part") == [("running", "the rival")]
-
-
-def test_F038_completions_that_wait_for_a_lock_do_not_keep_heartbeats_waiting(
-    app: fanin.App, pg_server: Server, migrated_url: str, renewals: list[tuple[float, int]]
-) -> None:
-    """the job row and its counters are locked for two leases; nothing is reclaimed"""
-    seconds = 1.2
-    begun, go_on = threading.Semaphore(0), threading.Event()
-
-    @app.task(lease=seconds)
-    def work(x: int) -> int:
-        begun.release()
-        if x >= 3:
-            assert go_on.wait(30)
-        return fanin.current().attempt
-
-    job = app.map(work, range(12))
-    address, _, schema = migrated_url.partition("?fanin_schema=")
-    with psycopg.connect(address) as other:
-        other.execute(f'SELECT 1 FROM "{schema}".job FOR UPDATE')
-        other.execute(f'SELECT 1 FROM "{schema}".job_stripe FOR UPDATE')
-        with working(app, concurrency=12), working(app):
-            for _ in range(12):
-                assert begun.acquire(timeout=30)
-            locked = time.monotonic()
-            until(lambda: time.monotonic() > locked + 2 * seconds, "two leases have passed")
-            assert job.progress().succeeded == 0
-            assert {part for _, part in renewals} >= set(range(3, 12))
-            other.rollback()
-            go_on.set()
-            job.wait(30)
-    assert list(job.results()) == [1] * 12
-    assert job.history() == []
 
 
 @pytest.mark.parametrize("bad", [0.3, 0, "100ms", 8 * 86_400])
