@@ -249,7 +249,7 @@ class SqliteStore(Store):
                 )
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA cache_size = -32768")
+            connection.execute("PRAGMA cache_size = -8192")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
             connection.create_scalar_function("fanin_clock", self._now, 0, deterministic=True)
