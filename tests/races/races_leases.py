@@ -104,7 +104,11 @@ def exchange_of_two_jobs(arena: Arena) -> list[Actor]:
 
 
 @race(
-    "an exchange and a redrive of the parts that it could claim", "A=LAST/0 R=RUN 2", "A=LAST/1 R=RUN 2", preemptions=2
+    "an exchange and a redrive of the parts that it could claim",
+    "A=LAST/0 R=RUN 2",
+    "A=LAST/1 R=RUN 2",
+    preemptions=2,
+    always=3,
 )
 def exchange_and_redrive(arena: Arena) -> list[Actor]:
     other, (failing,) = held(arena, 1, name="other", successor=None)
