@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,7 +27,7 @@ from fanin.testing.torture.worker import WorkerSpec
 
 @pytest.mark.slow
 def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
-    account = run.torture(run.Request(store_url, seed=1, seconds=11, workers=6, controls=()), lambda _: None)
+    account = run.torture(run.Request(store_url, seed=1, seconds=10, workers=6, controls=()), lambda _: None)
     assert account.findings == {}, account.examples
     assert account.check == []
     assert account.calm_seconds is not None
@@ -40,7 +42,7 @@ def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
 
 @pytest.mark.slow
 def test_a_storm_without_a_guard_is_caught(sqlite_url: str) -> None:
-    code, said = command("--url", sqlite_url, "--minutes", "0.3", "--seed", "2", "--break", "ended")
+    code, said = command("--url", sqlite_url, "--minutes", "0.2", "--seed", "2", "--break", "ended")
     assert code == exits.FAILED
     assert "runs ended twice" in said
     assert "CAUGHT  replay: fanin torture" in said
@@ -55,6 +57,18 @@ def test_a_run_too_short_to_meet_everything_is_inconclusive(sqlite_url: str, tmp
     assert told["account"]["findings"] == {}
     assert code == 3
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_what_was_kept_is_named_and_is_there(sqlite_url: str) -> None:
+    account = run.torture(
+        run.Request(sqlite_url, seed=4, seconds=2, workers=2, jobs=2, controls=(), keep=True), lambda _: None
+    )
+    tables, histories = re.findall(r"sqlite:///(\S+), the histories in (\S+)", account.kept)[0]
+    assert os.path.exists(tables)
+    assert any(name.startswith("driver") for name in os.listdir(histories))
+    assert account.figures["jobs"] == 2
+    shutil.rmtree(histories)
 
 
 @pytest.mark.parametrize(

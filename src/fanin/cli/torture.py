@@ -114,7 +114,7 @@ def _teller(common: Common) -> Callable[[str], None]:
         nonlocal told
         if terminal:
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        elif line and (told % 10 == 0 or line.startswith("kept")) and not common.json:
+        elif line and told % 10 == 0 and not common.json:
             print(line, file=sys.stderr, flush=True)
         told += 1
 

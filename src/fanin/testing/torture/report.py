@@ -35,6 +35,8 @@ class Account(msgspec.Struct):
     never: list[str]
     check: list[str]
     controls: list[Control] = msgspec.field(default_factory=list)
+    kept: str = ""
+    """Where the tables and the histories still are."""
 
     @property
     def verdict(self) -> str:
@@ -195,6 +197,7 @@ def lines(account: Account) -> list[str]:
     told += [f"        {example}" for examples in account.examples.values() for example in examples[:2]]
     told += [f"BROKEN  fanin check {said}" for said in account.check]
     told += [f"never happened: {sentence}" for sentence in account.never]
+    told += [f"kept: {account.kept}"] if account.kept else []
     return told
 
 

@@ -70,14 +70,17 @@ class _Trial:
         self._label = f"without the guard {options.broken!r}" if options.broken else "storm"
 
     def whole(self, seconds: float, tell: Tell) -> Account:
-        failed = True
+        keep = self._keep
         try:
             self._ground.create()
             account = self._judged(seconds, tell)
-            failed = account.verdict == "FAIL"
+            keep = keep or account.verdict == "FAIL"
+            if keep:
+                account.kept = f"the tables at {self._ground.shown}, the histories in {self._folder}"
             return account
         finally:
-            self._clean_up(self._keep or (failed and bool(self._found.counts)), tell)
+            if not keep:
+                self._clean_up()
 
     def until_caught(self, longest: float, tell: Tell) -> Control:
         """Storm until the judge sees something, then at the latest judge what is left."""
@@ -96,7 +99,7 @@ class _Trial:
                     self._found = judge.live(tables, history)
                     judge.final(tables, history, self._found)
         finally:
-            self._clean_up(False, tell)
+            self._clean_up()
         seconds = None if self._found.clean else time.monotonic() - began
         return Control(guard, sentence, seconds, report.summarize(self._found))
 
@@ -157,10 +160,6 @@ class _Trial:
             said = [line.strip() for line in file if line.strip() and not line.startswith(" ")]
         return said[-1] if said else "it said nothing"
 
-    def _clean_up(self, keep: bool, tell: Tell) -> None:
-        if keep:
-            tell(f"kept: the tables at {self._ground.shown}, the histories in {self._folder}")
-            return
+    def _clean_up(self) -> None:
         self._ground.destroy()
         shutil.rmtree(self._folder, ignore_errors=True)
-
