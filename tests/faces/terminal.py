@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -10,8 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
+
+from fanin.cli import main
 
 PATIENCE_SECONDS = 60.0
 
@@ -43,7 +48,19 @@ class Terminal:
         return done
 
     def json(self, *words: str, code: int = 0) -> Any:
-        return msgspec.json.decode(self.run(*words, "--json", code=code).stdout)
+        """What a command answers to ``--json``. Called in this process: tests ask often, and a start is dear."""
+        answer = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        with (
+            contextlib.chdir(self.folder),
+            mock.patch.dict(os.environ, {"FANIN_URL": self.environment["FANIN_URL"]}),
+            contextlib.redirect_stdout(answer),
+        ):
+            found = main([*words, "--json"])
+            answer.flush()
+        assert isinstance(answer.buffer, io.BytesIO)
+        said = answer.buffer.getvalue()
+        assert found == code, f"exit {found}, expected {code}:\n{said.decode()}"
+        return msgspec.json.decode(said)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
 import fanin
-from fanin.cli import exits
+from fanin.cli import exits, main
 from tests.faces.terminal import Terminal, alive, until
 
 MODULE = """
@@ -149,13 +151,18 @@ def test_json_logs_every_part_with_its_fields(shop: Terminal) -> None:
     assert lines[0]["message"].startswith("worker anna serves ")
 
 
-def test_a_wrong_application_is_refused_with_what_to_write(sqlite_terminal: Terminal) -> None:
-    here = sqlite_terminal
-    (here.folder / "shop.py").write_text(MODULE)
-    (here.folder / "empty.py").write_text("import fanin\nnothing = 1\napp = fanin.App()\n")
-    (here.folder / "broken.py").write_text("x = 1\nraise RuntimeError('no luck')\n")
-    (here.folder / "needy.py").write_text("import a_library_that_is_missing\n")
-    (here.folder / "fixed.py").write_text(
+def test_a_wrong_application_is_refused_with_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    monkeypatch.setenv("FANIN_URL", "sqlite:///fanin.db")
+    (tmp_path / "shop.py").write_text(MODULE)
+    (tmp_path / "empty.py").write_text("import fanin\nnothing = 1\napp = fanin.App()\n")
+    (tmp_path / "broken.py").write_text("x = 1\nraise RuntimeError('no luck')\n")
+    (tmp_path / "needy.py").write_text("import a_library_that_is_missing\n")
+    (tmp_path / "fixed.py").write_text(
         "import fanin\napp = fanin.App('sqlite:///own.db')\n@app.task\ndef f(x: int) -> int: return x\n"
     )
     for words, expected in [
@@ -172,7 +179,8 @@ def test_a_wrong_application_is_refused_with_what_to_write(sqlite_terminal: Term
         (["shop:app", "-c", "0"], "--concurrency 0"),
         (["shop:app", "-p", "2", "--grace", "soon"], "'soon'"),
     ]:
-        said = here.run("work", *words, code=exits.USAGE).stderr.decode()
+        assert main(["work", *words]) == exits.USAGE
+        said = capsys.readouterr().err
         assert said.startswith("fanin: ")
         assert expected in said
 
