@@ -181,6 +181,20 @@ def test_a_process_named_by_the_environment_is_killed_there(store: Store, name: 
     assert ended is (name == "complete.after_commit")
 
 
+def test_a_frozen_process_goes_on_when_it_is_continued(store: Store) -> None:
+    make(store, 1)
+    frozen = subprocess.Popen(
+        [sys.executable, "-c", DYING_WORKER, store.url], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {crashpoints.VARIABLE: "work.done=freeze", "PYTHONPATH": "."},
+    )  # fmt: skip
+    _, status = os.waitpid(frozen.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert job_states(store) == [("running", 1)]
+    frozen.send_signal(signal.SIGCONT)
+    assert frozen.communicate(timeout=30)[0] == "survived\n"
+    assert job_states(store) == [("completed", 0)]
+
+
 def test_a_job_that_ended_in_a_killed_process_has_lost_nothing(sqlite_url: str) -> None:
     store = open_store(sqlite_url)
     make(store, 3, policy=Policy(tolerate=1), attempts=2)

@@ -17,6 +17,7 @@ from typing import Any
 from fanin.domain.errors import BadOption
 
 START_SECONDS = 60
+PACKAGED = "/usr/lib/postgresql"
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -31,7 +32,7 @@ class PrivateServer:
 
     def __init__(self, programs: Path, folder: Path, account: dict[str, Any]) -> None:
         self._programs = programs
-        self._folder = folder
+        self.folder = folder
         self._account = account
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -43,7 +44,7 @@ class PrivateServer:
 
     def create(self) -> None:
         self._run("initdb", "-U", "fanin", "-A", "trust", "-E", "UTF8", "--locale=C")
-        with open(self._folder / "data" / "postgresql.conf", "a", encoding="utf-8") as file:
+        with open(self.folder / "data" / "postgresql.conf", "a", encoding="utf-8") as file:
             file.write(f"{_SETTINGS}port = {self.port}\n")
         self.start()
 
@@ -51,7 +52,7 @@ class PrivateServer:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                self._run("pg_ctl", "-l", str(self._folder / "log"), "-w", "-t", str(START_SECONDS), "start")
+                self._run("pg_ctl", "-l", str(self.folder / "log"), "-w", "-t", str(START_SECONDS), "start")
                 return
             except BadOption:  # the memory of backends that are just dying blocks the next start for a moment
                 if time.monotonic() > deadline:
@@ -68,7 +69,7 @@ class PrivateServer:
 
     def _run(self, program: str, *words: str) -> None:
         done = subprocess.run(
-            [str(self._programs / program), "-D", str(self._folder / "data"), *words], cwd="/",
+            [str(self._programs / program), "-D", str(self.folder / "data"), *words], cwd="/",
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
             env={k: v for k, v in os.environ.items() if not k.startswith("PG")} | {"LC_ALL": "C"}, **self._account,
         )  # fmt: skip
@@ -97,7 +98,7 @@ def private_server() -> Iterator[PrivateServer]:
 
 def find_programs() -> Path:
     """The folder with the newest ``initdb``, ``pg_ctl`` and ``postgres``. Raises `BadOption`."""
-    packaged = [path.parent for path in Path("/usr/lib/postgresql").glob("[0-9]*/bin/postgres")]
+    packaged = [path.parent for path in Path(PACKAGED).glob("[0-9]*/bin/postgres")]
     found = sorted(packaged, key=lambda path: int(path.parts[-2]), reverse=True)
     if on_path := shutil.which("postgres"):
         found.append(Path(on_path).resolve().parent)
