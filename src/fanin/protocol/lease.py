@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fanin.domain import limits
 from fanin.domain.model import Claim
 from fanin.protocol import finish
-from fanin.protocol.steps import Room, Txn
+from fanin.protocol.steps import Again, Room, Txn
 
 SQL = Room("lease")
 
@@ -63,10 +63,11 @@ def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
     lost: list[Claim] = []
     for c, _ in held:
         # By the whole token: one process may hold an overtaken and the present claim of the same part.
-        if (c.job_id, c.idx, c.attempt, c.claim_id) not in renewed and not (
-            yield SQL.still_held(bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id)
-        ):
-            lost.append(c)
+        if (c.job_id, c.idx, c.attempt, c.claim_id) in renewed:
+            continue
+        if (yield SQL.still_held(bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id)):
+            raise Again(lambda: renew(bucket, held))  # its row moved while the renewal was under way
+        lost.append(c)
     return lost
 
 
