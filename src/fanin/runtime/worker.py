@@ -255,12 +255,10 @@ class Worker:
     def _exchange(self, room: int) -> int:
         """One transaction: settle what is done, claim up to ``room``. Returns the number of parts claimed."""
         taken = [self._done.popleft() for _ in range(min(len(self._done), self.batch))]
-        for running, _ in taken:
-            running.sent = True
-        buckets: dict[int, list[Report]] = {}
+        buckets: dict[int, list[tuple[Running, Report]]] = {}
         for running, found in taken:
             if found.verb != "lost":
-                buckets.setdefault(running.claim.bucket, []).append(running.report(found))
+                buckets.setdefault(running.claim.bucket, []).append((running, running.report(found)))
         self._turn += 1
         target = self._bucket
         self._bucket = (self._bucket + 1) % self.store.buckets
@@ -279,7 +277,7 @@ class Worker:
         except Unavailable:
             for running, found in reversed(taken):
                 if self._key(running.claim) in self._held:
-                    running.sent = False
+                    running.sent = False  # a COMMIT that was cut leaves it
                     self._done.appendleft((running, found))
             raise
         self._let_go(running for running, _ in taken)
@@ -296,15 +294,28 @@ class Worker:
         return claim.job_id, claim.idx, claim.attempt
 
     def _transact(
-        self, bucket: int, reports: list[Report], room: int
+        self, bucket: int, said: list[tuple[Running, Report]], room: int
     ) -> tuple[list[tuple[Report, Settled]], list[Claim]]:
+        reports = [report for _, report in said]
         claim_id = identity.new_claim_id()
         queues = self.queues[self._turn % len(self.queues) :] + self.queues[: self._turn % len(self.queues)]
 
         def settle() -> Txn[list[Settled]]:
             return (yield from finish.settle(bucket, reports, self.name)) if reports else []
 
+        def sent(now: bool) -> None:
+            for running, _ in said:
+                running.sent = now
+
         def exchange(settling: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
+            sent(True)
+            try:
+                return (yield from once(settling))
+            except BaseException:  # thrown away too: the heart renews the leases until the next try
+                sent(False)
+                raise
+
+        def once(settling: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
             try:
                 answers = yield from settling()
             except Again as again:  # only the settling is replaced; the claim follows it all the same
