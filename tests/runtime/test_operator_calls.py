@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import fanin
+from fanin.cli import main
 from fanin.protocol import close
 from fanin.runtime.worker import Worker
 from fanin.stores.base import Store
@@ -52,6 +53,29 @@ def test_a_quorum_that_no_run_could_reach_is_refused_before_anything_is_written(
     with pytest.raises(fanin.BadOption, match="quorum=3 of 2 parts"):
         app.map(work, [1, 2], quorum=3)
     assert app.jobs() == []
+
+
+def test_a_successor_is_found_in_the_bucket_of_its_job_however_many_there_are(pg_url: str) -> None:
+    assert main(["migrate", "--url", pg_url, "--buckets", "16"]) == 0
+    app = fanin.App(pg_url)
+
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    @app.task
+    def total(parts: fanin.Joined[int]) -> int:
+        return sum(parts)
+
+    jobs = [app.map(work, range(3), then=total, key=f"job {n}", run=True) for n in range(8)]
+    assert len({app.store.bucket(job.id) for job in jobs}) > 2
+    for job in jobs:
+        job.wait(timeout=60)
+        assert job.successor is not None
+        assert app.store.bucket(job.successor.id) == app.store.bucket(job.id)
+        assert job.successor.result(timeout=60) == 3
+        assert app.job(job.successor.id[:13]) == job.successor
+    app.close()
 
 
 def test_a_worker_whose_handler_thread_breaks_ends_instead_of_holding_its_parts_for_ever(

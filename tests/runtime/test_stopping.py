@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fanin
+from fanin.runtime import upkeep
 from fanin.runtime.worker import Worker
 from tests.runtime import process_tasks
 from tests.runtime.rows import execute
@@ -205,3 +210,61 @@ def test_a_worker_whose_processes_cannot_be_started_says_so_before_it_claims(
     monkeypatch.setitem(sys.modules, "pebble", None)
     with pytest.raises(fanin.BadOption, match=r"pip install 'fanin\[process\]'"):
         Worker(app)
+
+
+KILLED_WORKER = """
+import sys, fanin
+from fanin.runtime.worker import Worker
+from tests.runtime import process_tasks
+if __name__ == "__main__":
+    app = fanin.App(sys.argv[1])
+    app.tasks.update(process_tasks.app.tasks)
+    Worker(app, concurrency=1).run()
+"""
+
+
+def test_the_child_of_a_killed_worker_ends_too(app: fanin.App, migrated_url: str, tmp_path: Path) -> None:
+    """F042: it would go on beside the next attempt"""
+    app.tasks.update(process_tasks.app.tasks)
+    started = tmp_path / "started"
+    job = app.map(process_tasks.waits_for_ever, [started])
+    (tmp_path / "script.py").write_text(KILLED_WORKER)
+    root = Path(__file__).resolve().parents[2]
+    worker = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), migrated_url], env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    try:
+        until(started.exists, "the child has begun")
+    finally:
+        worker.kill()
+        worker.wait(10)
+    assert is_gone(int(started.read_text()))
+    job.cancel()
+    until(lambda: upkeep.once(app.store, 0) or job.progress().remaining == 0, "swept")
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_a_worker_keeps_nothing_of_what_it_has_done(app: fanin.App, kind: str) -> None:
+    @app.task(name="thread")
+    def sync(x: int) -> str:
+        return "r" * 1_000
+
+    @app.task(name="async")
+    async def coroutine(x: int) -> str:
+        return "r" * 1_000
+
+    with working(app) as worker:
+        app.map(app.tasks[kind], range(1_000)).wait(60)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            app.map(app.tasks[kind], range(4_000)).wait(60)
+            until(lambda: not worker._held, "all are let go")
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        executor: Any = worker._executors[kind]
+        assert not (executor._busy if kind == "thread" else executor._waiting)
+    assert after - before < 1_000_000, f"{after - before:,} bytes after 4 MB of results"

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ from fanin.stores.base import Store
 log = logging.getLogger("fanin")
 
 CLOSE_SECONDS = 2.0
+ORPHAN_SECONDS = 0.5
 BLOCKED_SECONDS = 1.0
 """An event loop that has not turned for so long is reported, with the handler that keeps it."""
 
@@ -310,7 +312,10 @@ class Processes:
         self._done = done
         self._store = store
         self._pool = ProcessPool(
-            max_workers=size, context=multiprocessing.get_context("spawn"), initializer=leave_signals_to_parent
+            max_workers=size,
+            context=multiprocessing.get_context("spawn"),
+            initializer=begin_child,
+            initargs=[os.getpid()],
         )
 
     def submit(self, running: Running) -> None:
@@ -354,9 +359,19 @@ class Processes:
             self._pool.join(CLOSE_SECONDS)
 
 
-def leave_signals_to_parent() -> None:
-    """Ctrl-C goes to all processes of a terminal. The worker drains then; its handlers are not to fail of it."""
+def begin_child(parent: int) -> None:
+    """Ctrl-C goes to all processes of a terminal: the worker drains then, and its handlers are not to fail of it.
+
+    A child whose worker was killed ends too: nobody would hear its result, and the next attempt would run beside it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, name="fanin-orphan", daemon=True).start()
 
 
 def run_in_child(where: tuple[str, str], name: str, url: str, claim: Claim, lease: float) -> Outcome:
