@@ -4,7 +4,8 @@
 with its event and its successor in the same transaction.
 """
 
-from fanin.aio import AsyncApp, AsyncJob
+from typing import TYPE_CHECKING, Any
+
 from fanin.app import App
 from fanin.domain.errors import (
     BadOption,
@@ -34,6 +35,9 @@ from fanin.job import Job
 from fanin.runtime.joined import Joined
 from fanin.runtime.part import Part, current
 from fanin.runtime.task import Task
+
+if TYPE_CHECKING:
+    from fanin.aio import AsyncApp, AsyncJob
 
 __version__ = "0.1.0"
 
@@ -71,3 +75,12 @@ __all__ = [
     "WaitTimeout",
     "current",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The async twins, when they are asked for: asyncio is a third of what the rest of the import costs."""
+    if name in ("AsyncApp", "AsyncJob"):
+        from fanin import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module 'fanin' has no attribute {name!r}")

@@ -343,14 +343,15 @@ class AsyncJob:
 
     @property
     async def successor(self) -> AsyncJob | None:
-        born = [job_id for job_id, step in await self._children() if step is not None]
+        born = [job_id for job_id, step in await self._children([self._bucket]) if step is not None]
         return AsyncJob(self._app, born[-1], run=self._run) if born else None
 
     async def children(self) -> list[AsyncJob]:
-        return [AsyncJob(self._app, job_id) for job_id, step in await self._children() if step is None]
+        buckets = range(self._app.store.buckets)
+        return [AsyncJob(self._app, job_id) for job_id, step in await self._children(buckets) if step is None]
 
-    async def _children(self) -> list[tuple[str, str | None]]:
-        return await self._runner.read(lambda: read.children(self._bucket, self.id))
+    async def _children(self, buckets: Iterable[int]) -> list[tuple[str, str | None]]:
+        return await self._runner.read(lambda: read.children(buckets, self.id))
 
     async def account(self) -> dict[str, int]:
         found = await self._runner.read(lambda: read.account(self._bucket, self.id))

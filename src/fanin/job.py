@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -142,15 +142,16 @@ class Job:
     @property
     def successor(self) -> Job | None:
         """The job that followed the latest run of this one, or None (yet)."""
-        born = [job_id for job_id, step in self._children() if step is not None]
+        born = [job_id for job_id, step in self._children([self._bucket]) if step is not None]
         return Job(self._app, born[-1], run=self._run) if born else None
 
     def children(self) -> list[Job]:
         """The jobs that parts of this one have started."""
-        return [Job(self._app, job_id) for job_id, step in self._children() if step is None]
+        buckets = range(self._app.store.buckets)
+        return [Job(self._app, job_id) for job_id, step in self._children(buckets) if step is None]
 
-    def _children(self) -> list[tuple[str, str | None]]:
-        return self._app.store.read(lambda: read.children(self._bucket, self.id))
+    def _children(self, buckets: Iterable[int]) -> list[tuple[str, str | None]]:
+        return self._app.store.read(lambda: read.children(buckets, self.id))
 
     def account(self) -> dict[str, int]:
         """What it took: parts, attempts, leases_lost, stale_refused, retried, released, events, successors, ends."""

@@ -46,11 +46,11 @@ def test_parts_that_stay_abandoned_are_counted_at_the_end_of_the_next_run(stage:
     assert row.reason == "0 of 3 parts failed and 1 abandoned, tolerated 0"
     texts = select(stage.store, f"SELECT payload FROM fanin.outbox WHERE event_key = 'job/{job_id}/finished/2'")
     assert msgspec.json.decode(texts[0]["payload"])["abandoned"] == 1
-    assert not stage.store.read(lambda: read.children(BUCKET, job_id)), "no successor of a run that failed"
+    assert not stage.store.read(lambda: read.children([BUCKET], job_id)), "no successor of a run that failed"
 
 
 def test_a_tolerant_job_is_completed_with_what_stays_abandoned(stage: Stage) -> None:
     job_id = cancelled_with_two_left(stage, Policy(tolerate=1))
     row = run_again(stage, job_id, 2)
     assert (row.status, row.outcome, row.abandoned_parts) == ("completed", "with_failures", 1)
-    assert len(stage.store.read(lambda: read.children(BUCKET, job_id))) == 1
+    assert len(stage.store.read(lambda: read.children([BUCKET], job_id))) == 1

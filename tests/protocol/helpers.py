@@ -160,7 +160,7 @@ def events(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 
 def successors(store: Store, job_id: str) -> list[str]:
-    return [child for child, step in store.read(lambda: read.children(0, job_id)) if step is not None]
+    return [child for child, step in store.read(lambda: read.children([0], job_id)) if step is not None]
 
 
 def ending(store: Store, job_id: str) -> tuple[str, str | None]:

@@ -48,7 +48,7 @@ def test_what_does_not_exist_is_none(store: Store) -> None:
     assert store.read(lambda: read.failures(0, NOBODY, 0)) == []
     assert store.read(lambda: read.history(0, NOBODY)) == []
     assert store.read(lambda: read.events(0, NOBODY)) == []
-    assert store.read(lambda: read.children(0, NOBODY)) == []
+    assert store.read(lambda: read.children([0], NOBODY)) == []
 
 
 def test_results_come_in_pages_in_the_order_of_the_parts(store: Store) -> None:
@@ -148,7 +148,7 @@ def test_children_are_successors_with_a_step_and_started_jobs_without(store: Sto
     job_id = make(store, 1, then=THEN)
     started = make(store, 1, parent_id=job_id, root_id=job_id, depth=1, queue="other")
     run_all(store)
-    found = dict(store.read(lambda: read.children(0, job_id)))
+    found = dict(store.read(lambda: read.children([0], job_id)))
     assert len(found) == 2
     assert found[started] is None
     assert set(found.values()) == {None, "then"}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-import zlib
 
 import uuid_utils
 
+_TAIL_BYTES = 2
+"""The end of an id says its bucket. A successor has its parent's, so that one transaction of one shard holds both."""
 JOB_SPACE = uuid.UUID("6f1d3a52-6b0e-5c55-9d3c-0b8a4c9f7e21")
 
 
@@ -31,8 +32,9 @@ def keyed_job_id(key: str) -> str:
 
 
 def successor_id(job_id: str, step: str, run: int) -> str:
-    """The id of the job that follows run ``run`` of ``job_id`` at ``step``."""
-    return str(uuid.uuid5(JOB_SPACE, f"successor/{job_id}/{step}/{run}"))
+    """The id of the job that follows run ``run`` of ``job_id`` at ``step``; its tail puts it in the same bucket."""
+    own = uuid.uuid5(JOB_SPACE, f"successor/{job_id}/{step}/{run}")
+    return str(uuid.UUID(bytes=own.bytes[:-_TAIL_BYTES] + uuid.UUID(job_id).bytes[-_TAIL_BYTES:]))
 
 
 def child_id(parent_id: str, idx: int, number: int) -> str:
@@ -52,8 +54,8 @@ def part_key(job_id: str, idx: int) -> str:
 
 
 def bucket_of(job_id: str, buckets: int) -> int:
-    """The bucket that holds all rows of a job: a stable hash of its id."""
-    return 0 if buckets == 1 else zlib.crc32(uuid.UUID(job_id).bytes) % buckets
+    """The bucket that holds all rows of a job, by the tail of its id, which is random or a hash."""
+    return 0 if buckets == 1 else int.from_bytes(uuid.UUID(job_id).bytes[-_TAIL_BYTES:]) % buckets
 
 
 def stripe_of(idx: int, stripes: int, run_parts: int) -> int:

@@ -37,9 +37,12 @@ def jobs_like(buckets: Iterable[int], text: str) -> Txn[list[str]]:
     return found
 
 
-def children(bucket: int, job_id: str) -> Txn[list[tuple[str, str | None]]]:
-    """(job id, step) of the successors (with a step) and of jobs started by parts (without)."""
-    return [(child, step) for child, step in (yield SQL.children(bucket=bucket, id=job_id))]
+def children(buckets: Iterable[int], job_id: str) -> Txn[list[tuple[str, str | None]]]:
+    """(job id, step) of the successors (with a step, in the job's own bucket) and of jobs that parts started."""
+    found: list[tuple[str, str | None]] = []
+    for bucket in buckets:
+        found += [(child, step) for child, step in (yield SQL.children(bucket=bucket, id=job_id))]
+    return found
 
 
 def progress(bucket: int, job_id: str) -> Txn[Progress | None]:

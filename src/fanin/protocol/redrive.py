@@ -37,9 +37,7 @@ def redrive(
         return int(standing)
     if status not in ("completed", "failed", "cancelled"):
         raise NotAllowedNow(f"job {job_id} is {status} (run {run}): it can be redriven when it has ended")
-    counted = yield SQL.count_ended(
-        bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ())
-    )
+    counted = yield SQL.count_ended(bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ()))
     if one(counted)[0] != len(parts):  # the late ones must be locked before the stripes, like the others
         raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after))
     unswept = sum(remaining for _, remaining, _ in stripes)

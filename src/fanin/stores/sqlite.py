@@ -213,9 +213,16 @@ class SqliteStore(Store):
 
     def _open_writer(self) -> apsw.Connection:
         if self._writer is None:
-            self._turnstile = _Turnstile(self.path)
-            self._writer = self.connect()
-            migrate.embedded(self._writer, self.url)
+            if self._turnstile is None:
+                self._turnstile = _Turnstile(self.path)
+            writer = self.connect()
+            try:
+                with translated(self.path):
+                    migrate.embedded(writer, self.url)
+            except BaseException:
+                writer.close()  # the next try must not take it for one with tables
+                raise
+            self._writer = writer
         return self._writer
 
     def _reader(self) -> apsw.Connection:
