@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import Any
@@ -28,19 +29,33 @@ class Tasks:
         self._journal = journal
         self._who = who
         self.work: Any = app.task(name="torture.work", lease=LEASE_SECONDS, attempts=12, backoff=BACKOFF)(self._work)
+        self.work_async: Any = app.task(name="torture.async", lease=LEASE_SECONDS, attempts=12, backoff=BACKOFF)(
+            self._work_async
+        )
         self.join: Any = app.task(name="torture.join", lease=LEASE_SECONDS, attempts=1000, backoff=BACKOFF)(self._join)
 
     def _work(self, item: Item) -> dict[str, Any]:
+        self._note_body()
+        time.sleep(item.milliseconds / 1000)
+        return self._result(item)
+
+    async def _work_async(self, item: Item) -> dict[str, Any]:
+        self._note_body()
+        await asyncio.sleep(item.milliseconds / 1000)
+        return self._result(item)
+
+    def _note_body(self) -> None:
         part = fanin.current()
         self._journal.write(e="body", j=part.job_id, i=part.idx, a=part.attempt)
-        time.sleep(item.milliseconds / 1000)
+
+    def _result(self, item: Item) -> dict[str, Any]:
+        part = fanin.current()
         if part.attempt <= item.fails:
             raise Permanent(f"bad at attempt {part.attempt}") if item.bad else ValueError(f"attempt {part.attempt}")
         return {"job": item.job, "n": item.n, "attempt": part.attempt, "by": self._who, "at": time.time()}
 
     def _join(self, parts: fanin.Joined[Any]) -> dict[str, Any]:
-        part = fanin.current()
-        self._journal.write(e="body", j=part.job_id, i=part.idx, a=part.attempt)
+        self._note_body()
         return {"succeeded": parts.succeeded, "failed": parts.failed, "abandoned": parts.abandoned,
                 "run": parts.run, "seen": sum(1 for _ in parts), "by": self._who}  # fmt: skip
 

@@ -119,7 +119,8 @@ class Driver:
     def _map(self, wanted: Shape) -> Job:
         items = plan.items(self._spec.seed, wanted)
         then = self._tasks.join if wanted.then else None
-        return self._app.map(self._tasks.work, items, key=wanted.key, then=then, **wanted.options)
+        work = self._tasks.work_async if wanted.on_loop else self._tasks.work
+        return self._app.map(work, items, key=wanted.key, then=then, **wanted.options)
 
     def _look(self, active: _Active) -> bool:
         """Do to a job what its shape says. True if that is over."""

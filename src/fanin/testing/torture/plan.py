@@ -34,6 +34,8 @@ class Shape(msgspec.Struct, frozen=True):
     """How often it is redriven, at most, while parts of it have failed or were abandoned."""
     again: bool
     """Submitted twice under its key."""
+    on_loop: bool
+    """Its handler is an ``async def``."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -79,6 +81,7 @@ def shape(seed: int, number: int, postgres: bool) -> Shape:
         cancel_late=draw.random() < 0.3,
         redrives=draw.choice((0, 1, 1, 2)),
         again=draw.random() < 0.15,
+        on_loop=draw.random() < 0.3,
     )
 
 
