@@ -10,7 +10,8 @@ from fanin.domain import limits
 from fanin.domain.model import Claim, Report, Settled
 from fanin.domain.policy import Policy
 from fanin.protocol import close, finish, lease, redrive, submit
-from fanin.protocol.steps import Again, Txn, TxnFactory
+from fanin.protocol.exchange import Exchanged
+from fanin.protocol.steps import TxnFactory
 from tests.races.stage import BUCKET, LAPSED, Stage, succeed
 
 
@@ -213,23 +214,13 @@ def mixed(stage: Stage) -> TxnFactory[list[Settled]]:
     return settling(succeed(stale), succeed(late), succeed(good))
 
 
-@row("runtime exchange", "the reports of one batch and the claim of the next")
-def exchange(stage: Stage) -> TxnFactory[tuple[list[Settled], list[Claim]]]:
+@row("exchange.exchange", "the reports of one batch and the claim of the next")
+def exchange_all(stage: Stage) -> TxnFactory[Exchanged]:
     _, (late,) = held(stage, 1, name="closed")
     stage.store.run(lambda: close.cancel(BUCKET, late.job_id))
     _, (one,) = held(stage, 1)
     stage.job(2, "next")
-    claiming = stage.claiming(limit=10)
-
-    def both(reporting: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
-        try:
-            answers = yield from reporting()
-        except Again as again:
-            replacement = again.factory
-            raise Again(lambda: both(replacement)) from None
-        return answers, (yield from claiming())
-
-    return lambda: both(settling(succeed(late), succeed(one)))
+    return stage.exchanging([succeed(late), succeed(one)])
 
 
 # Closing and opening again.

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from fanin.domain.errors import KeyConflict, NotAllowedNow
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import close, finish, lease, redrive
-from fanin.protocol.steps import Again, Statement, Txn, TxnFactory
+from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.explorer import Actor, Explorer, Run
 from fanin.testing.invariants import FORGET, violations
@@ -141,19 +141,11 @@ class Arena(Stage):
 
     def exchanger(self, name: str, *claims: Claim) -> Actor:
         """A worker that reports one batch and claims the next in one transaction, as workers do."""
-        claiming = self.claiming(limit=10)
         reports = [succeed(claim) for claim in claims]
-
-        def both(reporting: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
-            try:
-                answers = yield from reporting()
-            except Again as again:
-                replacement = again.factory
-                raise Again(lambda: both(replacement)) from None
-            return answers, (yield from claiming())
+        exchanging = self.exchanging(reports)
 
         def script() -> Script:
-            settled, claimed = yield lambda: both(lambda: finish.settle(BUCKET, reports, name))
+            settled, claimed = yield exchanging
             self.answers += zip(reports, settled, strict=True)
             return "+".join(answer.verdict.name for answer in settled) + f"/{len(claimed)}"
 

@@ -14,6 +14,7 @@ from fanin.domain.identity import keyed_job_id
 from fanin.domain.model import Claim, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
 from fanin.protocol import close, finish, lease, submit
+from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
 from fanin.testing.invariants import FORGET
@@ -73,6 +74,10 @@ class Stage:
     def claiming(self, leases: dict[str, float] = LEASES, limit: int = 1) -> TxnFactory[list[Claim]]:
         claim_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
         return lambda: lease.claim(BUCKET, QUEUE, leases, limit, claim_id, "w")
+
+    def exchanging(self, reports: Sequence[Report], limit: int = 10) -> TxnFactory[Exchanged]:
+        claim_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
+        return lambda: exchange(BUCKET, reports, [QUEUE], LEASES, limit, claim_id, "w")
 
     def settled(self, reports: Sequence[Report]) -> list[Settled]:
         return self.store.run(lambda: finish.settle(BUCKET, reports, "w"))

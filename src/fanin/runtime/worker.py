@@ -19,6 +19,7 @@ from fanin.domain import identity, limits
 from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import finish, lease, read
+from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
@@ -285,6 +286,11 @@ class Worker:
         self._dry = len(claimed) < room
         return len(claimed)
 
+    @staticmethod
+    def _mark(said: list[tuple[Running, Report]], sent: bool) -> None:
+        for running, _ in said:
+            running.sent = sent
+
     def _let_go(self, settled: Iterable[Running]) -> None:
         for running in settled:
             self._held.pop(self._key(running.claim), None)
@@ -300,36 +306,23 @@ class Worker:
         claim_id = identity.new_claim_id()
         queues = self.queues[self._turn % len(self.queues) :] + self.queues[: self._turn % len(self.queues)]
 
-        def settle() -> Txn[list[Settled]]:
-            return (yield from finish.settle(bucket, reports, self.name)) if reports else []
-
-        def sent(now: bool) -> None:
-            for running, _ in said:
-                running.sent = now
-
-        def exchange(settling: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
-            sent(True)
+        def marked(factory: TxnFactory[Exchanged]) -> Txn[Exchanged]:
+            """Leaves the parts alone while their reports are under way; between two tries the heart renews them."""
+            self._mark(said, True)
             try:
-                return (yield from once(settling))
-            except BaseException:  # thrown away too: the heart renews the leases until the next try
-                sent(False)
+                return (yield from factory())
+            except Again as again:
+                replacement = again.factory
+                raise Again(lambda: marked(replacement)) from None
+            except BaseException:
+                self._mark(said, False)
                 raise
 
-        def once(settling: TxnFactory[list[Settled]]) -> Txn[tuple[list[Settled], list[Claim]]]:
-            try:
-                answers = yield from settling()
-            except Again as again:  # only the settling is replaced; the claim follows it all the same
-                replacement = again.factory
-                raise Again(lambda: exchange(replacement)) from None
-            claims: list[Claim] = []
-            for queue in queues:
-                left = room - len(claims)
-                if left > 0:
-                    claims += yield from lease.claim(bucket, queue, self._leases, left, claim_id, self.name)
-            return answers, claims
+        def both() -> Txn[Exchanged]:
+            return exchange(bucket, reports, queues, self._leases, room, claim_id, self.name)
 
         try:
-            answers, claims = self.store.run(lambda: exchange(settle))
+            answers, claims = self.store.run(lambda: marked(both))
             return list(zip(reports, answers, strict=True)), claims
         except Unavailable:
             raise
@@ -366,7 +359,7 @@ class Worker:
         executor.submit(running)
 
     def _finished(self, running: Running, found: Outcome) -> None:
-        """Called by an executor's thread. What goes wrong here ends the worker: the thread would be missing for ever."""
+        """Called by an executor's thread. A fault here ends the worker: the thread would be missing for ever."""
         try:
             self._note(running, found)
         except BaseException as problem:
