@@ -18,25 +18,25 @@ app = fanin.App("sqlite:///tasks-only.db")
 
 
 @app.task(name="part", lease=LEASE_SECONDS, attempts=20, backoff=0.05)
-def part(x: int) -> int:
-    """Takes a moment; now and then it fails, or takes longer than a lease."""
+def part(x: int) -> tuple[int, int]:
+    """Takes a moment; now and then it fails, or takes longer than a lease. Returns the square and who found it."""
     time.sleep(random.uniform(0.02, 0.25) if random.random() > 0.02 else LEASE_SECONDS * 1.2)
     if random.random() < 0.05:
         raise ValueError(x)
-    return x * x
+    return x * x, fanin.current().attempt
 
 
 @app.task(name="part-async", lease=LEASE_SECONDS, attempts=20, backoff=0.05)
-async def part_async(x: int) -> int:
+async def part_async(x: int) -> tuple[int, int]:
     import asyncio
 
     await asyncio.sleep(random.uniform(0.02, 0.25))
-    return x * x
+    return x * x, fanin.current().attempt
 
 
 @app.task(name="gather", lease=LEASE_SECONDS, attempts=20)
-def gather(found: fanin.Joined[int]) -> dict[str, Any]:
-    return {"sum": sum(found), "count": len(found), "failed": found.failed}
+def gather(found: fanin.Joined[tuple[int, int]]) -> dict[str, Any]:
+    return {"sum": sum(square for square, _ in found), "count": len(found), "failed": found.failed}
 
 
 @app.task(name="gather-ids", lease=LEASE_SECONDS, attempts=20)

@@ -229,9 +229,10 @@ def test_the_child_of_a_killed_worker_ends_too(app: fanin.App, migrated_url: str
     started = tmp_path / "started"
     job = app.map(process_tasks.waits_for_ever, [started])
     (tmp_path / "script.py").write_text(KILLED_WORKER)
-    root = Path(__file__).resolve().parents[2]
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     worker = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), migrated_url], env={**os.environ, "PYTHONPATH": str(root)}
+        [sys.executable, str(tmp_path / "script.py"), migrated_url],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
     )
     try:
         until(started.exists, "the child has begun")
