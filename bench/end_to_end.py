@@ -43,7 +43,7 @@ def measure(database: Database, setting: Setting) -> dict[str, float | None]:
         program = Program("submit", url, setting.parts)
         submitted = program.said()
         program.stop()
-        job, joined = _joined(url, submitted["job"], setting.parts)
+        job, joined = judge(url, submitted["job"], setting.parts)
         first = min(_firsts(running))
         used = [cpu_seconds(worker.pid) for worker in running]
         server_used = server_cpu_seconds(database.server)
@@ -94,7 +94,7 @@ def _firsts(running: list[Program]) -> list[float]:
     return [float(worker.said()["first"]) for worker in running if worker.output in readable]
 
 
-def _joined(url: str, job_id: str, parts: int) -> tuple[Job, dict[str, Any]]:
+def judge(url: str, job_id: str, parts: int) -> tuple[Job, dict[str, Any]]:
     """Wait for the successor and judge the run. Raises `Void`."""
     app = Tasks(url).app
     job = app.job(job_id).wait(WAIT_SECONDS)
