@@ -11,6 +11,7 @@ import pytest
 import fanin
 from fanin.domain import limits
 from tests.faults.crew import Crew
+from tests.faults.scale import scaled
 from tests.runtime.working import until, working
 
 
@@ -63,7 +64,7 @@ def test_F003_a_job_with_zero_parts_is_completed_by_its_submit(app: fanin.App, s
     def after(found: fanin.Joined[Any]) -> list[Any]:
         return [found.succeeded, *found]
 
-    empty = app.map(nothing, (x for x in ()), then=after, stream=stream)
+    empty = app.map(nothing, iter([]), then=after, stream=stream)
     assert (empty.status, empty.progress().total) == ("completed", 0)
     ended_once(empty)
     one = app.map(nothing, [1], then=after, run=True).wait(30)
@@ -151,19 +152,20 @@ def test_F007_the_counters_of_a_wide_job_fall_to_zero_under_many_workers_and_a_r
     def quiet(x: int) -> None:
         return None
 
-    job = app.map(quiet, range(3_000), stripes=4 if app.store.dialect == "pg" else 1)
-    seen = [3_000]
+    parts = scaled(3_000)
+    job = app.map(quiet, range(parts), stripes=4 if app.store.dialect == "pg" else 1)
+    seen = [parts]
     with working(app), working(app), working(app):
 
         def look() -> bool:
             seen.append(job.progress().remaining)
             return seen[-1] == 0
 
-        until(look, "all parts have ended", 60)
+        until(look, "all parts have ended", scaled(60))
         job.wait(30)
     assert seen == sorted(seen, reverse=True)
     assert job.history() == []
-    assert job.progress().succeeded == 3_000
+    assert job.progress().succeeded == parts
     ended_once(job, successors=0)
 
 

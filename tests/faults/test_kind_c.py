@@ -160,7 +160,8 @@ def test_F017_a_request_that_was_streamed_is_the_same_as_a_whole_one(app: fanin.
     first = app.map(echo, range(3_100), key="once", stream=True)
     assert app.map(echo, range(3_100), key="once").id == first.id
     assert app.map(echo, (x for x in range(3_100)), key="once", stream=True).id == first.id
-    for other in ({"stream": True}, {}):
+    ways: list[dict[str, Any]] = [{"stream": True}, {}]
+    for other in ways:
         with pytest.raises(fanin.KeyConflict, match="'once'"):
             app.map(echo, range(3_101), key="once", **other)
     assert (first.status, first.progress().total) == ("running", 3_100)

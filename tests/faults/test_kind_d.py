@@ -19,6 +19,7 @@ from fanin.stores.base import Store
 from fanin.testing.proxy import PgProxy
 from fanin.testing.state import dump
 from tests.faults.crew import ATTEMPTS, Crew
+from tests.faults.scale import scaled
 from tests.protocol.helpers import Clock, claim, done, failed, log, make, part, released, retried, say, settle
 from tests.runtime.working import until, working
 
@@ -70,7 +71,7 @@ def test_F024_a_zombie_reports_failure_not_success(store: Store, clock: Clock, s
 
 def test_F025_several_reapers_see_the_same_expired_lease(store: Store) -> None:
     """one says that the lease was lost, and the part becomes claimable once"""
-    for _ in range(15):
+    for _ in range(scaled(15)):
         job_id = make(store, 1, attempts=3)
         for attempt in (1, 2):
             (held,) = claim(store, seconds=-1.0)

@@ -13,6 +13,7 @@ import pytest
 import fanin
 from fanin.protocol import read
 from tests.faults.crew import Crew
+from tests.faults.scale import scaled
 from tests.protocol.helpers import say
 from tests.runtime.working import until, working
 
@@ -39,7 +40,7 @@ def test_F043_the_threads_of_a_forked_child_never_share_a_connection_of_its_pare
 
     app.map(echo, range(5), run=True).wait(30)
     parents = {connection.info.backend_pid for connection in getattr(app.store, "_idle", [])}
-    for _ in range(12):
+    for _ in range(scaled(12)):
         pid = os.fork()
         if pid == 0:
             os._exit(use_from_many_threads(app, parents))

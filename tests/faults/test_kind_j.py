@@ -21,6 +21,7 @@ from fanin.runtime.worker import POLL_SECONDS, Worker
 from fanin.stores import open_store
 from fanin.stores.base import Store
 from fanin.testing.proxy import PgProxy
+from tests.faults.scale import scaled
 from tests.protocol.helpers import QUEUE, TASK, claim, done, make, say, settle
 from tests.runtime.working import until, working
 from tests.support.postgres import Server
@@ -35,13 +36,13 @@ BAD_PLANS = (
 def test_F068_a_claim_takes_no_more_rows_than_asked(pg_server: Server, migrated_url: str, limit: int) -> None:
     """many at once, on a table without statistics, with plans that once took too many"""
     store = open_store(f"{migrated_url}&options={BAD_PLANS.replace(' ', '%20').replace('=', '%3D')}")
-    parts = 4_000
+    parts = scaled(4_000)
     make(store, parts, attempts=1)
     taken: list[Claim] = []
     longest: list[int] = []
 
     def take() -> None:
-        for _ in range(50):
+        for _ in range(scaled(50)):
             found = store.run(lambda: lease.claim(0, QUEUE, {TASK: 60.0}, limit, new_claim_id(), "w"))
             longest.append(len(found))
             taken.extend(found)
@@ -50,7 +51,7 @@ def test_F068_a_claim_takes_no_more_rows_than_asked(pg_server: Server, migrated_
     for taker in takers:
         taker.start()
     for taker in takers:
-        taker.join(60)
+        taker.join(scaled(60))
     assert max(longest) == limit
     assert len({found.idx for found in taken}) == len(taken)
     stamped = say(store, "SELECT idx, claim_id FROM fanin.part WHERE status = 'running'")
@@ -69,7 +70,7 @@ def test_F069_writers_of_many_rows_do_not_lock_each_other(pg_server: Server, mig
 
     before = deadlocks()
     jobs = [make(store, 300, attempts=50, stripes=4) for _ in range(4)]
-    stop = time.monotonic() + 4.0
+    stop = time.monotonic() + scaled(4)
     problems: list[BaseException] = []
 
     def repeat(step: Any) -> None:

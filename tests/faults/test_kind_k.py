@@ -20,6 +20,7 @@ from fanin.protocol import finish, lease
 from fanin.stores import open_store, sqlite
 from fanin.stores.sqlite import SqliteStore
 from tests.faults.crew import ROOT, build
+from tests.faults.scale import scaled
 from tests.protocol.helpers import cancel, claim, done, failed, make, part, settle
 from tests.runtime.working import working
 
@@ -99,7 +100,7 @@ app.close()
 def test_F077_several_processes_never_take_the_same_part(sqlite_url: str, tmp_path: Path) -> None:
     """every part is one call of its handler, and nobody meets an error"""
     app = build(sqlite_url, tmp_path, 30.0)
-    parts = 800
+    parts = scaled(800)
     job = app.map(app.tasks["quick"], range(parts))
     runners = [
         subprocess.Popen(
@@ -112,7 +113,7 @@ def test_F077_several_processes_never_take_the_same_part(sqlite_url: str, tmp_pa
         assert runner.stdout is not None
         assert runner.stdout.readline() == "ready\n"
     for runner in runners:
-        _, said = runner.communicate("\n", timeout=60)
+        _, said = runner.communicate("\n", timeout=scaled(60))
         assert (runner.returncode, said) == (0, "")
     lines = (tmp_path / "calls").read_text().splitlines()
     assert sorted(lines) == sorted(f"quick {n} 1" for n in range(parts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import fanin
@@ -21,7 +23,8 @@ def test_F082_a_nul_character_is_refused_or_comes_back_on_both_databases(app: fa
 
     values = ["a\x00b", {"k\x00": 1}, ["\x00"]]
     assert app.map(echo, values, run=True).result(30) == values
-    for options in ({"key": "a\x00b"}, {"queue": "a\x00b"}):
+    refused: list[dict[str, Any]] = [{"key": "a\x00b"}, {"queue": "a\x00b"}]
+    for options in refused:
         with pytest.raises(fanin.BadOption):
             app.map(echo, [1], **options)
     job = app.map(echo, [1], meta={"note": "a\x00b"})
