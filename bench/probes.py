@@ -13,8 +13,8 @@ from bench.end_to_end import WAIT_SECONDS, Setting, measure, workers
 from bench.processes import cpu_seconds
 from bench.program import Tasks
 
-SETTLE_SECONDS = 3.0
-"""After the warm-up: what a session has done is counted by PostgreSQL up to a second later."""
+SETTLE_SECONDS = 12.0
+"""After the warm-up: PostgreSQL counts what a session has done up to ten seconds later."""
 PAUSE_SECONDS = (0.1, 0.4)
 
 ONE_WORKER = Setting(parts=0, workers=1, concurrency=4, sleep=0.0)
