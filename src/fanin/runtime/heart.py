@@ -48,6 +48,11 @@ class Heart:
         ]
 
     def start(self) -> None:
+        # The connection is made now: beside handlers that keep the interpreter busy it may take longer than a lease.
+        try:
+            self._store.read(lambda: lease.look(0))
+        except Unavailable as problem:
+            log.warning("heartbeat: %s; trying again", problem)
         for thread in self._threads:
             thread.start()
 
