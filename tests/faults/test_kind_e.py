@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from tests.runtime.working import until, working
 
 
 @pytest.fixture
-def renewals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int]]]:
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """(moment, part) of every lease that a heart has renewed."""
     found: list[tuple[float, int]] = []
     renew = lease.renew
