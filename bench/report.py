@@ -108,12 +108,14 @@ def _medians(runs: list[Row]) -> Row:
 
 
 def show(kind: Kind, rows: list[Row], console: Console) -> None:
-    """Print a table. A column that nothing is known of is left out."""
+    """Print one line per figure and one column per row, for terminals are narrow. What is not known is left out."""
     table = Table(title=kind.title)
-    known = [column for column in kind.columns if any(each.get(column.key) is not None for each in rows)]
-    for column in known:
-        table.add_column(column.heading, justify="left" if column.key == "database" else "right")
+    first, *rest = kind.columns
+    table.add_column("")
     for each in rows:
-        values = [(column, each.get(column.key)) for column in known]
-        table.add_row(*("-" if value is None else column.form(value) for column, value in values))
+        table.add_column(first.form(each[first.key]), justify="right")
+    for column in rest:
+        values = [each.get(column.key) for each in rows]
+        if any(value is not None for value in values):
+            table.add_row(column.heading, *("-" if value is None else column.form(value) for value in values))
     console.print(table)
