@@ -126,7 +126,7 @@ def test_F034_an_async_handler_that_blocks_the_event_loop_harms_no_other(
 def test_F035_a_heartbeat_that_fails_for_a_third_of_a_lease_changes_nothing(
     app: fanin.App, cut: Cut, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @app.task(lease=3.0)
+    @app.task(lease=1.5)
     def work(x: int) -> list[Any]:
         cut.off = True
         until(lambda: cut.refused >= 1, "a heartbeat has failed")
@@ -135,7 +135,7 @@ def test_F035_a_heartbeat_that_fails_for_a_third_of_a_lease_changes_nothing(
         until(lambda: fanin.current().cancelled or time.monotonic() > end[0], "a lease has passed", 10)
         return [fanin.current().attempt, fanin.current().cancelled, refused]
 
-    end = [time.monotonic() + 4.0]
+    end = [time.monotonic() + 2.0]
     job = app.submit(work, 1)
     with caplog.at_level(logging.WARNING, "fanin"), working(app):
         assert job.wait(30).result()[:2] == [1, False]

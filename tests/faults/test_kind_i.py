@@ -50,7 +50,7 @@ def test_F060_three_answers_to_a_report_whose_commit_is_unknown(store: Store, cl
     assert (lost.verdict, lost.status, lost.attempt) == (Verdict.LOST, "running", 2)
 
 
-@pytest.mark.parametrize(("code", "times"), [("40001", 1), ("40P01", 3), ("40001", 20), ("53100", 20)])
+@pytest.mark.parametrize(("code", "times"), [("40001", 1), ("40P01", 3), ("40001", 20)])
 def test_F061_a_completion_that_is_refused_is_said_again_and_the_handler_is_not_run_again(
     app: fanin.App, pg_server: Server, code: str, times: int
 ) -> None:
