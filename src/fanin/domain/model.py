@@ -31,7 +31,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """The right to run one part until the lease ends: what a worker holds.
 
     ``attempt`` is the fencing number (grows by one per claim, never falls); ``claim_id`` is random per claim and
-    makes the token unique even where the database itself goes back in time.
+    makes the token unique even where the database itself goes back in time. ``alone``: the attempt before lost its
+    worker and this is the last one, so it should be run with no other beside it, in case the part kills its workers.
     """
 
     bucket: int
@@ -43,6 +44,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     attempts_allowed: int
     payload: str
     checkpoint: str | None = None
+    alone: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

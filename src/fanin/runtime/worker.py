@@ -82,6 +82,8 @@ class Worker:
         self._leases = {task.name: task.lease for task in app.tasks.values()}
         self._held: dict[tuple[str, int, int], Running] = {}
         self._done: deque[tuple[Running, Outcome]] = deque()
+        self._alone: deque[Running] = deque()
+        self._suspects = 0
         self._saying = threading.Lock()
         self._news = threading.Event()
         self._draining = threading.Event()
@@ -175,6 +177,7 @@ class Worker:
         if self._broken is not None:
             raise RuntimeError(f"worker {self.name}: a handler's thread has ended") from self._broken
         self._give_back()
+        self._begin_alone()
         if self._done:
             if self._ripe():
                 self._exchange(self._room())
@@ -226,6 +229,8 @@ class Worker:
         """How many parts to claim: what the free handlers can start, and a little ahead of them."""
         if not self._heart.well:
             return 0  # what cannot be renewed would only be started to be stopped
+        if self._suspects:
+            return 0  # it is to have no company
         waiting = len(self._held) - len(self._done)
         return min(self.concurrency + self._ahead() - waiting, self.batch)
 
@@ -242,7 +247,8 @@ class Worker:
             return
         self._looked = now
         for running in list(self._held.values()):
-            if running.started is None and not running.said and now - running.claimed >= HOARD_SECONDS:
+            waits = running.started is None and not running.said and not running.claim.alone
+            if waits and now - running.claimed >= HOARD_SECONDS:
                 self._average = max(self._average, HOARD_SECONDS)  # claim no further ahead until some are done
                 if self._say(running, Outcome("release")):  # before anybody can say that it was stopped
                     self._executors[running.task.mode].stop_work(running, replace=False)
@@ -293,7 +299,8 @@ class Worker:
 
     def _let_go(self, settled: Iterable[Running]) -> None:
         for running in settled:
-            self._held.pop(self._key(running.claim), None)
+            if self._held.pop(self._key(running.claim), None) is not None:
+                self._suspects -= running.claim.alone
 
     @staticmethod
     def _key(claim: Claim) -> tuple[str, int, int]:
@@ -356,7 +363,17 @@ class Worker:
         if executor is None:
             executor = self._executors[task.mode] = KINDS[task.mode](self.concurrency, self._finished, self.store)
         self._held[self._key(claim)] = running  # from here on the heart may stop it
-        executor.submit(running)
+        if claim.alone:
+            self._suspects += 1
+            self._alone.append(running)
+        else:
+            executor.submit(running)
+
+    def _begin_alone(self) -> None:
+        """A part that may kill its worker has its last attempt when nothing else runs here that would be lost too."""
+        if self._alone and all(running in self._alone for running in self._held.values()):
+            running = self._alone.popleft()
+            self._executors[running.task.mode].submit(running)
 
     def _finished(self, running: Running, found: Outcome) -> None:
         """Called by an executor's thread. A fault here ends the worker: the thread would be missing for ever."""
@@ -434,6 +451,8 @@ class Worker:
         for executor in self._executors.values():
             for running in executor.take_back():
                 self._say(running, Outcome("release"))
+        for running in self._alone:
+            self._say(running, Outcome("release"))
         deadline = time.monotonic() + self.grace
         while self._held:
             rest = [running for running in self._held.values() if not running.said]
