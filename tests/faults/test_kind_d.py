@@ -118,6 +118,19 @@ def test_F026_a_part_that_kills_its_worker_every_time(crew: Crew) -> None:
     assert (job.status, job.account()["ends"]) == ("completed", 1)
 
 
+def test_F026_a_part_that_kills_its_worker_does_not_take_its_neighbours_along_for_good(crew: Crew) -> None:
+    """four at once: those that were lost together have their last attempt one by one"""
+    crew.lease = 0.5
+    crew.app = type(crew)(crew.url, crew.folder, 0.5).app
+    job = crew.map("aborts", range(10), tolerate=1)
+    for _ in range(ATTEMPTS):
+        assert crew.ended(crew.start(concurrency=4)) == -signal.SIGABRT
+    crew.start(concurrency=4)
+    until(lambda: job.progress().ended, "the job has ended")
+    assert [(failure.idx, failure.type, failure.attempt) for failure in job.failures()] == [(3, "WorkerLost", 4)]
+    assert list(job.results()) == [n for n in range(10) if n != 3]
+
+
 def test_F027_a_restarted_worker_with_the_same_name_does_not_keep_the_lease_of_the_dead_one(crew: Crew) -> None:
     """F028, F032 too: nothing but the lease of the part decides, and any running worker sees it end"""
     held_up = crew.map("gated", [1])
