@@ -12,6 +12,7 @@ import pytest
 
 import fanin
 from fanin.domain.errors import LeaseLost
+from fanin.domain.identity import new_claim_id
 from fanin.domain.model import Report, Verdict
 from fanin.protocol import lease
 from fanin.runtime.part import Part
@@ -230,3 +231,30 @@ def test_F031_every_kind_of_write_carries_the_fence(store: Store, clock: Clock) 
     assert rows() == before
     assert say(store, "SELECT count(*) FROM fanin.outbox") == [(0,)]
     assert log(store, job_id) == [(0, 1, "lease_lost"), (0, 1, "refused")]
+
+
+def test_F026_a_last_attempt_after_a_lost_one_has_no_company(app: fanin.App) -> None:
+    """what runs beside it is waited for, and nothing is claimed meanwhile"""
+    running: set[int] = set()
+    company: list[int] = []
+
+    @app.task(attempts=2, lease=30)
+    def work(x: int) -> int:
+        running.add(x)
+        deadline = time.monotonic() + 0.2
+        while x < 3 and time.monotonic() < deadline:
+            company.extend(running - {x})
+        running.discard(x)
+        return x
+
+    job = app.map(work, range(3))
+    dead = app.store.run(lambda: lease.claim(0, "default", {work.name: -1.0}, 3, new_claim_id(), "dead"))
+    assert [held.alone for held in dead] == [False] * 3
+    app.store.run(lambda: lease.wake(0))
+    others = app.map(work, range(3, 60))
+    with working(app, concurrency=4):
+        job.wait(30)
+        others.wait(30)
+    assert company == []
+    assert list(job.results()) == [0, 1, 2]
+    assert job.account()["attempts"] == 6
