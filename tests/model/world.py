@@ -133,6 +133,9 @@ class Rules:
     def lease_log_lost(self, *_: Any) -> Rows:
         return []
 
+    def lease_lost_before(self, *_: Any) -> Rows:
+        return []  # says only in which company a part is run
+
     def lease_spent_parts(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.get(("part", self.due))
         if row is None or row[P_STATUS] != "running" or row[READY] or row[ATTEMPT] < row[ALLOWED]:
@@ -143,7 +146,7 @@ class Rules:
         held = self._mine(view, rows, "renew")
         for key, row in held:
             view.put(key, but(row, _1=False))
-        return [(JOB, key[1]) for key, _ in held]
+        return [(JOB, key[1], row[ATTEMPT], row[CLAIM]) for key, row in held]
 
     def lease_still_held(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.get(("part", v["idx"]))
