@@ -69,9 +69,9 @@ class Model:
 
     # Creating.
 
-    def create(self, job: Job, parts: int) -> bool:
-        if job.id in self.jobs:
-            return False
+    def create(self, job: Job, parts: int) -> bool | None:
+        if job.id in self.jobs:  # an open job is another request than a whole one
+            return None if self.jobs[job.id].status == "open" else False
         self.jobs[job.id] = job
         self._add(job, range(parts))
         if parts == 0:
