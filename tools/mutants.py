@@ -142,7 +142,7 @@ def report(rows: list[tuple[Mutant, list[str]]], suites: list[str], every: bool)
     lines = [
         "# Guards, and the tests that notice when one is gone",
         "",
-        "Written by `python tools/mutants.py run --write docs/mutation.md`. Each row is one condition of a statement of",
+        "Written by `python tools/mutants.py run --write docs/mutation.md`. Each row is one condition of a write of",
         f"the protocol, taken out wherever it stands in it. {caught} of {len(rows)} mutants were noticed.",
         "All suites were run on each." if every else "A mutant was done when the first suite had noticed it.",
         f"Suites, in this order: {', '.join(suites)}.",

@@ -262,4 +262,8 @@ def test_the_rooms_of_the_protocol_pass() -> None:
 
 def test_every_room_has_its_transactions_beside_its_statements() -> None:
     rooms = {path.stem for path in PROTOCOL.glob("*.sql")}
-    assert rooms == {path.stem for path in PROTOCOL.glob("*.py")} - {"__init__", "steps", "exchange"}  # made of other rooms' own
+    assert rooms == {path.stem for path in PROTOCOL.glob("*.py")} - {
+        "__init__",
+        "steps",
+        "exchange",
+    }  # made of other rooms' own

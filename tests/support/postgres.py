@@ -58,9 +58,7 @@ def _system_bin() -> Path | None:
     if newest is not None:
         return newest.parent
     if config := shutil.which("pg_config"):
-        said = Path(
-            subprocess.run([config, "--bindir"], check=True, capture_output=True, text=True).stdout.strip()
-        )
+        said = Path(subprocess.run([config, "--bindir"], check=True, capture_output=True, text=True).stdout.strip())
         if (said / "postgres").exists() and (said / "initdb").exists():
             return said
     on_path = shutil.which("postgres")
@@ -103,9 +101,7 @@ class Account:
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.switch else {}
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_"))} | {
-            "LC_ALL": "C"
-        }
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_"))} | {"LC_ALL": "C"}
         return subprocess.run(
             [str(word) for word in command],
             cwd="/",
@@ -353,9 +349,7 @@ def own_server(
     """A server of the test's own, to stop, crash and restart; gone afterwards, also if the test is killed."""
     found = [i for i in installations() if flavour in (None, i.flavour)]
     if not found:
-        raise LookupError(
-            f"no PostgreSQL {flavour or ''} here; FANIN_TEST_PG and the installed packages decide"
-        )
+        raise LookupError(f"no PostgreSQL {flavour or ''} here; FANIN_TEST_PG and the installed packages decide")
     guard = Guard()
     try:
         yield create_server(guard, found[0], fsync=fsync, settings=settings)

@@ -29,9 +29,7 @@ def test_the_shared_server_answers_and_does_not_run_as_root(pg_server: Server) -
 def test_each_test_has_an_empty_schema_name_of_its_own(pg_url: str, pg_server: Server) -> None:
     schema = pg_url.rpartition("=")[2]
     with psycopg.connect(pg_server.url()) as connection:
-        assert (
-            connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None
-        )
+        assert connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None
 
 
 def test_a_schema_is_dropped_after_the_test_that_used_it(pg_server: Server) -> None:
@@ -42,9 +40,7 @@ def test_a_schema_is_dropped_after_the_test_that_used_it(pg_server: Server) -> N
         connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(f"CREATE TABLE {schema}.t AS SELECT 1")
     with psycopg.connect(pg_server.url()) as connection:
-        assert (
-            connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None
-        )
+        assert connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None
 
 
 def test_a_transaction_left_open_is_reported_and_does_not_block_the_others(pg_server: Server) -> None:
@@ -57,9 +53,7 @@ def test_a_transaction_left_open_is_reported_and_does_not_block_the_others(pg_se
     leaky.close()
 
 
-def test_a_server_of_its_own_survives_a_crash_and_is_gone_afterwards(
-    pg_server: Server, database: str
-) -> None:
+def test_a_server_of_its_own_survives_a_crash_and_is_gone_afterwards(pg_server: Server, database: str) -> None:
     with own_server(database, fsync=True, settings={"work_mem": "1MB"}) as server:
         with psycopg.connect(server.url()) as connection:
             connection.execute("CREATE TABLE kept AS SELECT 7 AS x")

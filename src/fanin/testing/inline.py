@@ -93,9 +93,7 @@ class Inline:
         for bucket in range(self.app.store.buckets):
             for queue in self._queues:
                 claim_id = identity.new_claim_id()
-                taken = self.app.store.run(
-                    lambda: lease.claim(bucket, queue, self._leases, 1, claim_id, WORKER)
-                )
+                taken = self.app.store.run(lambda: lease.claim(bucket, queue, self._leases, 1, claim_id, WORKER))
                 if taken:
                     return Attempt(self, taken[0])
         return None
