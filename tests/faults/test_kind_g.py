@@ -104,7 +104,11 @@ def zone_as_before() -> Any:
     time.tzset()
 
 
-@pytest.mark.parametrize("moment", [dt.datetime.now(), dt.datetime.now(dt.UTC), dt.time(9)], ids=repr)
+@pytest.mark.parametrize(
+    "moment",
+    [dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.time(9)],
+    ids=["naive", "aware", "time"],
+)
 def test_F049_a_moment_is_refused_where_a_duration_is_meant(app: fanin.App, moment: Any) -> None:
     @app.task
     def work(x: int) -> int:
