@@ -38,6 +38,8 @@ AHEAD_BATCHES = 2
 """But never more than this: one that runs while the other is committed."""
 LINGER_SECONDS = 0.01
 """A report waits at most so long for company, so that one commit carries many."""
+ALONE_SECONDS = 10.0
+"""A part that is to be run alone waits so long for the others to end, then it is given back."""
 HOARD_SECONDS = 1.0
 """What was claimed ahead and has not begun by then is given back: the handlers turned out slower than they were."""
 
@@ -247,8 +249,8 @@ class Worker:
             return
         self._looked = now
         for running in list(self._held.values()):
-            waits = running.started is None and not running.said and not running.claim.alone
-            if waits and now - running.claimed >= HOARD_SECONDS:
+            patience = ALONE_SECONDS if running.claim.alone else HOARD_SECONDS
+            if running.started is None and not running.said and now - running.claimed >= patience:
                 self._average = max(self._average, HOARD_SECONDS)  # claim no further ahead until some are done
                 if self._say(running, Outcome("release")):  # before anybody can say that it was stopped
                     self._executors[running.task.mode].stop_work(running, replace=False)
@@ -371,6 +373,8 @@ class Worker:
 
     def _begin_alone(self) -> None:
         """A part that may kill its worker has its last attempt when nothing else runs here that would be lost too."""
+        while self._alone and self._alone[0].said:  # given back meanwhile
+            self._alone.popleft()
         if self._alone and all(running in self._alone for running in self._held.values()):
             running = self._alone.popleft()
             self._executors[running.task.mode].submit(running)
