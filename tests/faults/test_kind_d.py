@@ -258,3 +258,31 @@ def test_F026_a_last_attempt_after_a_lost_one_has_no_company(app: fanin.App) -> 
     assert company == []
     assert list(job.results()) == [0, 1, 2]
     assert job.account()["attempts"] == 6
+
+
+def test_F026_a_last_attempt_is_given_back_where_its_company_does_not_end(
+    app: fanin.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """a handler that never ends does not hold up the others for ever"""
+    monkeypatch.setattr("fanin.runtime.worker.ALONE_SECONDS", 0.5)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(attempts=2, lease=30)
+    def work(x: int) -> int:
+        if x == 9:
+            begun.set()
+            assert go_on.wait(30)
+        return x
+
+    stuck = app.map(work, [9])
+    with working(app, concurrency=4):
+        assert begun.wait(30)
+        job = app.map(work, range(3), delay=60)
+        lost = f"attempt = 1, status = 'running', due_at = 0, claim_id = '{new_claim_id()}', worker = 'dead'"
+        say(app.store, f"UPDATE fanin.part SET {lost} WHERE job_id = '{job.id}'")
+        job.wait(30)
+        assert stuck.status == "running"
+        go_on.set()
+        stuck.wait(30)
+    assert list(job.results()) == [0, 1, 2]
+    assert {entry["what"] for entry in job.history()} == {"lease_lost", "released"}
