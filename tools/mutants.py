@@ -25,6 +25,7 @@ from fanin.protocol import steps
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("submit", "lease", "finish", "close", "redrive")
 SUITES = {
+    "room": ["tests/protocol/test_{room}.py", "tests/protocol/test_meanwhile.py"],
     "protocol": ["tests/protocol"],
     "crashes": ["tests/crashes"],
     "races": ["tests/races"],
@@ -125,7 +126,9 @@ def apply_from_environment() -> str | None:
 def noticed(mutant: Mutant, suite: str, seconds: float) -> bool:
     """Whether any test of the suite goes red (a run that hangs has noticed too)."""
     environment = {**os.environ, VARIABLE: mutant.encode()}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "--timeout", "60", *SUITES[suite]]
+    paths = [path.format(room=mutant.room) for path in SUITES[suite]]
+    processes = "0" if suite == "room" else "2"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", processes, "--timeout", "60", *paths]
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, timeout=seconds, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -160,7 +163,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["list", "run"])
     parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument("--suites", default="protocol,crashes,races,invariants")
+    parser.add_argument("--suites", default="room,races,protocol,crashes,invariants")
     parser.add_argument("--all", action="store_true", help="run all suites on each mutant")
     parser.add_argument("--seconds", type=float, default=240.0, help="the longest run of one suite")
     parser.add_argument("--write", type=Path, help="the report's file")
