@@ -17,11 +17,14 @@ import msgspec
 import pytest
 
 from fanin.cli import exits
+from fanin.cli.torture import exit_code
 from fanin.domain.errors import BadOption
+from fanin.testing.crashpoints import POINTS
 from fanin.testing.torture import breaks, judge, plan, run
 from fanin.testing.torture.ground import Ground, ground_of
 from fanin.testing.torture.journal import Journal, Reader, digest
 from fanin.testing.torture.nursery import Nursery
+from fanin.testing.torture.report import Account, Control, never
 from fanin.testing.torture.worker import WorkerSpec
 
 
@@ -49,14 +52,64 @@ def test_a_storm_without_a_guard_is_caught(sqlite_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_too_short_to_meet_everything_is_inconclusive(sqlite_url: str, tmp_path: Path) -> None:
-    code, said = command("--url", sqlite_url, "--minutes", "0.05", "--seed", "3", "--no-control", "--json")
+def test_a_run_that_cannot_meet_everything_is_inconclusive(sqlite_url: str, tmp_path: Path) -> None:
+    """However fast the machine: a job of one part has no quorum."""
+    assert plan.shape(3, 0, False).kind == "single"
+    code, said = command(
+        "--url", sqlite_url, "--minutes", "0.05", "--seed", "3", "--jobs", "1", "--no-control", "--json"
+    )
     told = json.loads(said)
     assert told["verdict"] == "INCONCLUSIVE"
-    assert told["account"]["never"]
+    assert "a quorum ended a job" in told["account"]["never"]
     assert told["account"]["findings"] == {}
     assert code == 3
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "code"),
+    [
+        ({}, "PASS", exits.OK),
+        ({"never": ["a quorum ended a job"]}, "INCONCLUSIVE", 3),
+        ({"controls": [Control("ended", "", None, "")]}, "INCONCLUSIVE", 3),
+        ({"controls": [Control("ended", "", 1.5, "runs ended twice 1")]}, "PASS", exits.OK),
+        ({"findings": {"counted twice": 1}}, "FAIL", exits.FAILED),
+        ({"check": ["counted twice"], "never": ["a quorum ended a job"]}, "FAIL", exits.FAILED),
+        ({"broken": "ended"}, "INCONCLUSIVE", 3),
+        ({"broken": "ended", "findings": {"runs ended twice": 1}}, "CAUGHT", exits.FAILED),
+    ],
+)
+def test_the_verdict_follows_from_what_was_seen(change: dict[str, Any], verdict: str, code: int) -> None:
+    account = msgspec.structs.replace(NOTHING_MISSING, **change)
+    assert account.verdict == verdict
+    assert exit_code(account) == code
+
+
+@pytest.mark.parametrize("postgres", [True, False])
+def test_a_fault_or_race_that_was_not_met_is_named(postgres: bool) -> None:
+    met = NOTHING_MISSING
+    assert never(met, postgres, True) == []
+    for name in met.faults:
+        without = msgspec.structs.replace(met, faults=met.faults | {name: 0})
+        assert len(never(without, postgres, True)) == (postgres or not name.startswith("cut_"))
+    for name in met.figures:
+        without = msgspec.structs.replace(met, figures=met.figures | {name: 0})
+        assert len(never(without, postgres, True)) == (postgres or name != "unknown_already_done")
+    unpassed = msgspec.structs.replace(met, points=met.points | {"complete.before_commit": 0})
+    assert never(unpassed, postgres, True) == ["crash point complete.before_commit was passed"]
+
+
+FAULTS = (
+    "kills", "driver_kills", "zombies", "drains", "clock_moves", "cut_request", "cut_reply", "cut_late", "restarts",
+)  # fmt: skip
+RACES = (
+    "unknown_already_done", "stale_by_attempt", "refused_closed", "unknown_done_again", "released", "give_up_first",
+    "last_part_first", "cancel_first", "cancel_too_late", "too_many_failures", "quorums", "redriven_runs",
+)  # fmt: skip
+NOTHING_MISSING = Account(
+    url="sqlite:///a.db", seed=1, broken=None, storm_seconds=90, calm_seconds=2, faults=dict.fromkeys(FAULTS, 1),
+    figures=dict.fromkeys(RACES, 1), points=dict.fromkeys(POINTS, 1), findings={}, examples={}, never=[], check=[],
+)  # fmt: skip
 
 
 @pytest.mark.slow

@@ -79,10 +79,11 @@ def torture(
         extra = "".join(f" --{name} {value}" for name, value in (("break", break_), ("jobs", jobs)) if value)
         print(f"{account.verdict}  replay: fanin torture {where} --minutes {minutes:g} --seed {chosen} "
               f"--workers {workers}{extra}")  # fmt: skip
-    return _code(account)
+    return exit_code(account)
 
 
-def _code(account: Account) -> int:
+def exit_code(account: Account) -> int:
+    """0 for a pass, 3 where nothing was shown, 1 for a broken promise (and for a removed guard that was noticed)."""
     return {"PASS": exits.OK, "INCONCLUSIVE": INCONCLUSIVE}.get(account.verdict, exits.FAILED)
 
 
