@@ -18,7 +18,7 @@ import msgspec
 
 from fanin.cli import main
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 90.0
 
 
 class Terminal:

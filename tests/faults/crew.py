@@ -139,7 +139,7 @@ class Crew:
         for process in self._started:
             if process.poll() is None:
                 process.kill()
-            process.wait(30)
+            process.wait(90)
         self.app.close()
 
 

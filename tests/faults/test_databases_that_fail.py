@@ -116,16 +116,16 @@ def test_a_worker_whose_listening_connection_is_ended_hears_again(own_pg: Callab
     migrate_database(url)
     listening = "query LIKE 'LISTEN%'"
     with application(url) as app, working(app) as worker:
-        app.map(app.tasks["square"], [1]).wait(30)
+        app.map(app.tasks["square"], [1]).wait(90)
         until(lambda: sessions(server, listening), "it listens")
         assert end_sessions(server, listening) == 1
-        assert app.map(app.tasks["square"], [2]).result(30) == 4  # found by looking, if not by listening
+        assert app.map(app.tasks["square"], [2]).result(90) == 4  # found by looking, if not by listening
         until(lambda: sessions(server, listening), "it listens again")
         fastest = 9.0
         for _ in range(5):
             until(lambda: worker._resting, "it rests")
             sent = time.monotonic()
-            app.map(app.tasks["square"], [3]).wait(30)
+            app.map(app.tasks["square"], [3]).wait(90)
             fastest = min(fastest, time.monotonic() - sent)
         assert fastest < 0.5, "it does not hear"
 
@@ -175,7 +175,7 @@ def test_a_worker_without_a_database_can_be_stopped(own_pg: Callable[..., Server
             worker.thread.start()
             time.sleep(0.3)  # whatever it is doing then
             worker.stop(now=True)
-            worker.join(20)
+            worker.join(90)
 
 
 def test_handlers_are_told_before_a_lease_can_end_that_the_database_is_gone(own_pg: Callable[..., Server]) -> None:
@@ -198,7 +198,7 @@ def test_handlers_are_told_before_a_lease_can_end_that_the_database_is_gone(own_
 
         job = app.map(work, [7])
         with working(app) as worker:
-            assert begun.wait(30)
+            assert begun.wait(90)
             server.stop("immediate")
             stopped = time.monotonic()
             until(lambda: told, "the handler is told")
@@ -223,7 +223,7 @@ def test_leases_are_renewed_while_the_job_is_locked_by_somebody(app: fanin.App, 
     @app.task(lease=1.2)
     def work(x: int) -> int:
         calls.append(x)
-        both.wait(30)
+        both.wait(90)
         return x
 
     job = app.map(work, range(8))
@@ -232,13 +232,13 @@ def test_leases_are_renewed_while_the_job_is_locked_by_somebody(app: fanin.App, 
         if lock is not None:
             schema = migrated_url.rpartition("=")[2]
             lock.execute(f'SELECT 1 FROM "{schema}".job_stripe FOR UPDATE')
-        both.wait(30)
+        both.wait(90)
         if lock is not None:
             held_since = time.monotonic()
             until(lambda: time.monotonic() - held_since > 2.4, "two leases have passed")
             lock.commit()
             lock.close()
-        job.wait(30)
+        job.wait(90)
     assert sorted(calls) == list(range(8))
     assert job.account()["attempts"] == 8
 
@@ -318,7 +318,7 @@ def pgbouncer(server: Server, folder: Path) -> Iterator[int]:
         yield port
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=90)
 
 
 HAS_PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin") is not None
@@ -443,11 +443,11 @@ def test_sigterm_drains_the_command_and_costs_no_attempt(app: fanin.App, migrate
         until(lambda: len(execute(app.store, running)) == 2, "two are running")
         process.terminate()
         sent = time.monotonic()
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=90)
         took = time.monotonic() - sent
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(90)
     assert process.returncode == 0, said.decode()
     assert took < 6
     parts = execute(

@@ -45,10 +45,10 @@ def test_F002_fast_parts_finish_before_the_fan_out_has_ended(app: fanin.App, mon
 
     seen.append(None)  # type: ignore[arg-type]
     with working(app, concurrency=4):
-        job = app.map(echo, items(), then=after, key="held", stream=True).wait(30)
+        job = app.map(echo, items(), then=after, key="held", stream=True).wait(90)
         assert list(job.results()) == list(range(230))
         assert job.successor is not None
-        assert job.successor.result(30) == list(range(230))
+        assert job.successor.result(90) == list(range(230))
     ended_once(job)
 
 
@@ -67,10 +67,10 @@ def test_F003_a_job_with_zero_parts_is_completed_by_its_submit(app: fanin.App, s
     empty = app.map(nothing, iter([]), then=after, stream=stream)
     assert (empty.status, empty.progress().total) == ("completed", 0)
     ended_once(empty)
-    one = app.map(nothing, [1], then=after, run=True).wait(30)
+    one = app.map(nothing, [1], then=after, run=True).wait(90)
     for job, expected in ((empty, [0]), (one, [1, None])):
         assert job.successor is not None
-        assert job.successor.wait(30, run=True).result() == expected
+        assert job.successor.wait(90, run=True).result() == expected
 
 
 def test_F003_a_splitter_that_finds_nothing_to_split_makes_a_job_that_has_ended(app: fanin.App) -> None:
@@ -82,7 +82,7 @@ def test_F003_a_splitter_that_finds_nothing_to_split_makes_a_job_that_has_ended(
     def split(x: int) -> str:
         return app.map(echo, []).id
 
-    job = app.submit(split, 1).wait(30, run=True)
+    job = app.submit(split, 1).wait(90, run=True)
     (child,) = job.children()
     assert child.id == job.result()
     assert child.status == "completed"
@@ -115,14 +115,14 @@ def test_F004_a_job_with_exactly_one_part_ends_once(app: fanin.App, good: bool) 
     def slow_to_hear(factory: Any) -> Any:
         value = create(factory)
         if threading.current_thread() is threading.main_thread():
-            assert ended.wait(30)
+            assert ended.wait(90)
         return value
 
     with working(app, on_part=on_part, queues=["default"]):
         app.store.run = slow_to_hear  # type: ignore[method-assign]
         job = app.map(one, [1], then=after)
         app.store.run = create  # type: ignore[method-assign]
-        job.wait(30)
+        job.wait(90)
     assert said[0] == "last"
     assert job.status == ("completed" if good else "failed")
     ended_once(job, successors=int(good))
@@ -138,9 +138,9 @@ def test_F005_a_process_dies_between_the_last_part_and_the_completion(crew: Crew
     assert (progress.status, progress.succeeded) == (("completed", 1) if committed else ("running", 0))
     assert (job.successor is not None) is committed
     with working(crew.app):
-        job.wait(30)
+        job.wait(90)
         assert job.successor is not None
-        assert job.successor.result(30) == [1]
+        assert job.successor.result(90) == [1]
     assert crew.calls("quick") == ([(0, 1)] if committed else [(0, 1), (0, 2)])
     ended_once(job)
 
@@ -162,7 +162,7 @@ def test_F007_the_counters_of_a_wide_job_fall_to_zero_under_many_workers_and_a_r
             return seen[-1] == 0
 
         until(look, "all parts have ended", scaled(60))
-        job.wait(30)
+        job.wait(90)
     assert seen == sorted(seen, reverse=True)
     assert job.history() == []
     assert job.progress().succeeded == parts
@@ -184,10 +184,10 @@ def test_F009_jobs_that_look_alike_get_a_successor_each(app: fanin.App) -> None:
     alone = app.submit(same, 7)
     with working(app, concurrency=4):
         for job in (*jobs, alone):
-            job.wait(30)
+            job.wait(90)
         followers = [job.successor for job in jobs]
         assert all(followers)
-        assert [follower.result(30) for follower in followers if follower] == [[1, 1, 1]] * 2
+        assert [follower.result(90) for follower in followers if follower] == [[1, 1, 1]] * 2
     assert len({follower.id for follower in followers if follower}) == 2
     for job in jobs:
         ended_once(job)

@@ -33,7 +33,7 @@ def test_F010_one_part_fails_for_good(app: fanin.App, policy: dict[str, Any], st
 
     job = app.map(work, range(10), then=after, **policy)
     with working(app):
-        job.wait(30)
+        job.wait(90)
         assert (job.status, job.progress().succeeded, job.progress().failed) == (status, 9, 1)
         (event,) = events(app.store, job.id)
         assert (event["status"], event["succeeded"], event["failed"]) == (status, 9, 1)
@@ -42,7 +42,7 @@ def test_F010_one_part_fails_for_good(app: fanin.App, policy: dict[str, Any], st
             assert [failure.idx for failure in job.failures()] == [4]
         else:
             assert job.successor is not None
-            good, bad = job.successor.result(30)
+            good, bad = job.successor.result(90)
             assert good == [n for n in range(10) if n != 4]
             assert bad == [[4, "failed", "part 4 is bad"]]
 
@@ -55,7 +55,7 @@ def test_F011_the_failing_part_is_the_last_one_to_end(app: fanin.App, parts: int
     @app.task(attempts=2, backoff=0)
     def work(x: int) -> int:
         if x == parts - 1:
-            assert others_ended.wait(30)
+            assert others_ended.wait(90)
             raise ValueError(x)
         return x
 
@@ -65,7 +65,7 @@ def test_F011_the_failing_part_is_the_last_one_to_end(app: fanin.App, parts: int
         until(lambda: job.progress().succeeded == parts - 1, "the others have ended")
         assert job.status == "running"
         others_ended.set()
-        job.wait(30)
+        job.wait(90)
     assert said[-1] == ("retry", "last")
     assert (job.status, job.row().outcome, job.account()["ends"]) == ("failed", "too_many_failures", 1)
 
@@ -81,23 +81,23 @@ def test_F013_a_failed_job_is_opened_again_once_by_operators_who_ask_together(ap
             raise ValueError(x)
         return x
 
-    job = app.map(work, range(4), run=True).wait(30)
+    job = app.map(work, range(4), run=True).wait(90)
     assert job.status == "failed"
     broken.clear()
     together = threading.Barrier(4)
     runs: list[int] = []
 
     def ask() -> None:
-        together.wait(30)
+        together.wait(90)
         runs.append(app.store.run(lambda: redrive.redrive(app.store.bucket(job.id), job.id, 1, 1, [2])))
 
     operators = [threading.Thread(target=ask) for _ in range(4)]
     for operator in operators:
         operator.start()
     for operator in operators:
-        operator.join(30)
+        operator.join(90)
     assert runs == [2, 2, 2, 2]
-    assert job.wait(30, run=True).status == "completed"
+    assert job.wait(90, run=True).status == "completed"
     assert part(app.store, job.id, 2)["attempt"] == 2
     with pytest.raises(fanin.NotAllowedNow, match="neither failed nor abandoned"):
         job.redrive([2])
@@ -116,19 +116,19 @@ def test_F014_fail_fast_while_siblings_are_running(app: fanin.App, caplog: pytes
     def work(x: int) -> int:
         begun.release()
         if x == 0:
-            assert fail.wait(30)
+            assert fail.wait(90)
             raise fanin.Permanent("first")
         until(lambda: fanin.current().cancelled, "the sibling learns of it")
         told.append(x)
-        assert finish.wait(30)
+        assert finish.wait(90)
         return x
 
     job = app.map(work, range(6), fail_fast=True)
     with caplog.at_level(logging.INFO, "fanin"), working(app, concurrency=3):
         for _ in range(3):
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=90)
         fail.set()
-        job.wait(30)
+        job.wait(90)
         assert job.account()["ends"] == 1
         until(lambda: sorted(told) == [1, 2], "both siblings know at their next heartbeat")
         finish.set()
@@ -162,12 +162,12 @@ def test_F016_the_join_hands_over_successes_failures_and_what_was_abandoned(app:
 
     job = app.map(work, range(6), then=after, give_up_after=1.0, give_up="proceed", tolerate=6, fail_fast=False)
     with working(app, concurrency=6):
-        job.wait(30)
+        job.wait(90)
         stuck.set()
         until(lambda: job.progress().abandoned == 2, "what was open is abandoned")
         assert begun.is_set()
         assert job.successor is not None
-        good, bad = job.successor.result(30)
+        good, bad = job.successor.result(90)
     assert good == [[n, n] for n in (0, 2, 3)]
     assert [entry[:2] for entry in bad] == [[1, "failed"], [4, "abandoned"], [5, "abandoned"]]
     assert bad[0][2] == "ValueError"

@@ -91,7 +91,7 @@ def test_F018_a_splitter_that_is_tried_again_does_not_fan_out_twice(app: fanin.A
             raise ConnectionError("gone")
         return [first.id, second.id]
 
-    job = app.submit(split, 1).wait(30, run=True)
+    job = app.submit(split, 1).wait(90, run=True)
     if where == "after the splitter's own commit":
         job.redrive()
     children = job.children()
@@ -100,7 +100,7 @@ def test_F018_a_splitter_that_is_tried_again_does_not_fan_out_twice(app: fanin.A
     assert len({child.id for child in children}) == 2
     with working(app):
         for child, parts in zip(children, (100, 3), strict=True):
-            assert child.wait(30).progress().succeeded == parts
+            assert child.wait(90).progress().succeeded == parts
             assert child.account()["ends"] == 1
 
 
@@ -113,7 +113,7 @@ def test_F018_parts_of_one_splitter_have_children_of_their_own(app: fanin.App) -
     def split(x: int) -> str:
         return app.submit(echo, 7).id
 
-    job = app.map(split, range(4), run=True).wait(30)
+    job = app.map(split, range(4), run=True).wait(90)
     assert len(set(job.results())) == 4
     assert {child.id for child in job.children()} == set(job.results())
 
@@ -129,7 +129,7 @@ def test_F018_a_zombie_fans_out_into_the_children_of_its_successor(app: fanin.Ap
     @app.task(attempts=3)
     def split(x: int) -> str:
         if fanin.current().attempt == 1:
-            assert overtaken.wait(30)
+            assert overtaken.wait(90)
         return app.map(echo, range(5)).id
 
     job = app.submit(split, 1)

@@ -189,7 +189,7 @@ def test_F066_a_callers_transaction_at_a_stricter_level_is_told_to_try_again(
             asking = threading.Thread(target=ask)
             asking.start()
             first.commit()
-            asking.join(30)
+            asking.join(90)
             if isinstance(waiting[0], Exception):
                 second.rollback()
                 waiting[0] = app.map(work, range(3), key=key, within=second)

@@ -115,10 +115,10 @@ def test_F071_a_listener_that_is_silently_dead_costs_one_poll(
         app.tasks.update(deaf.tasks)
         with working(deaf):
             until(lambda: proxy.counts["messages"] >= 3, "the listener listens")
-            app.map(echo, [0]).wait(30)
+            app.map(echo, [0]).wait(90)
             proxy.black_hole()
             asked = time.monotonic()
-            app.map(echo, [1]).wait(30)
+            app.map(echo, [1]).wait(90)
             assert time.monotonic() - asked < POLL_SECONDS + 2.0
             proxy.black_hole(False)
         deaf.close()
@@ -144,7 +144,7 @@ def test_F072_a_part_that_comes_between_the_look_and_the_wait_is_found(
     monkeypatch.setattr(Worker, "_rest", late)
     with working(app):
         asked, job = until(lambda: made and made[0], "the worker is about to rest")
-        job.wait(30)
+        job.wait(90)
         assert time.monotonic() - asked < POLL_SECONDS + 2.0
 
 

@@ -76,9 +76,9 @@ def test_F076_every_transaction_that_writes_begins_as_a_writer(
 
     job = app.map(work, range(20), then=after, tolerate=1, give_up_after=60, stream=True)
     with working(app):
-        job.wait(30)
+        job.wait(90)
         job.redrive()
-        job.wait(30)
+        job.wait(90)
         app.map(work, range(5), delay=60).cancel()
     app.close()
     assert wrong == []

@@ -22,7 +22,7 @@ def test_F082_a_nul_character_is_refused_or_comes_back_on_both_databases(app: fa
         return x
 
     values = ["a\x00b", {"k\x00": 1}, ["\x00"]]
-    assert app.map(echo, values, run=True).result(30) == values
+    assert app.map(echo, values, run=True).result(90) == values
     refused: list[dict[str, Any]] = [{"key": "a\x00b"}, {"queue": "a\x00b"}]
     for options in refused:
         with pytest.raises(fanin.BadOption):

@@ -65,13 +65,13 @@ def test_F089_the_same_key_from_many_callers_at_once_is_one_job(app: fanin.App) 
     found: list[str] = []
 
     def ask() -> None:
-        together.wait(30)
+        together.wait(90)
         found.append(app.map(echo, range(300), key="once").id)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    together.wait(30)
+    together.wait(90)
     for asker, point in zip(askers, points, strict=True):
         said, _ = asker.communicate("\n", timeout=60)
         if asker.returncode == 0:
@@ -155,7 +155,7 @@ def test_F091_everything_said_once_more_changes_nothing(app: fanin.App) -> None:
         runs = {job.id: job.row().run for job in jobs}
         broken.clear()
         jobs[2].redrive()
-        jobs[2].wait(30)
+        jobs[2].wait(90)
         until(lambda: not say(app.store, "SELECT 1 FROM fanin.part WHERE status IN ('pending', 'running')"), "quiet")
     assert {job.status for job in jobs} == {"completed", "failed", "cancelled"}
     before = facts(app)
@@ -207,7 +207,7 @@ def test_F092_the_key_of_an_effect_does_not_depend_on_the_attempt(app: fanin.App
         def mail(x: int) -> int:
             if x == 0 and fanin.current().attempt <= 2:
                 begun.release()
-                assert gates[fanin.current().attempt - 1].wait(30)
+                assert gates[fanin.current().attempt - 1].wait(90)
             call(f"mail {x}")
             if x == 0 and fails.is_set():
                 raise fanin.Permanent("no")
@@ -215,7 +215,7 @@ def test_F092_the_key_of_an_effect_does_not_depend_on_the_attempt(app: fanin.App
 
         job = app.map(mail, range(2))
         with working(app):
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=90)
             take_over(app, job)
             say(app.store, "UPDATE fanin.part SET due_at = 0, attempts_allowed = 9 WHERE idx = 0")
             order = [0] if first == "zombie" else []
@@ -227,7 +227,7 @@ def test_F092_the_key_of_an_effect_does_not_depend_on_the_attempt(app: fanin.App
             gates[0].set()
             fails.clear()
             job.redrive(attempts=2)
-            job.wait(30)
+            job.wait(90)
             until(lambda: len(receiver.keys) == 4, "all have called")
         assert sorted(receiver.applied.values()) == [1, 1]
         assert set(receiver.keys) == {f"{job.id}/0", f"{job.id}/1"}

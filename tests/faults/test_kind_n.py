@@ -75,5 +75,5 @@ def test_F095_parts_of_which_every_signal_was_lost_are_found_by_polling(
 
     with working(app, concurrency=50):
         asked = time.monotonic()
-        app.map(echo, range(5)).wait(30)
+        app.map(echo, range(5)).wait(90)
         assert time.monotonic() - asked < 2 * POLL_SECONDS + 2.0

@@ -32,13 +32,13 @@ def test_F111_a_worker_leaves_alone_what_it_does_not_know(app: fanin.App, migrat
     waiting = other.map(unknown, range(300), priority=1)
     doomed = other.map(unknown, range(3), give_up_after=0.5)
     with working(app):
-        assert app.map(known, range(50)).wait(30).progress().succeeded == 50
-        doomed.wait(30)
+        assert app.map(known, range(50)).wait(90).progress().succeeded == 50
+        doomed.wait(90)
         assert doomed.row().outcome == "gave_up"
         assert say(app.store, "SELECT max(attempt) FROM fanin.part WHERE task = 'unknown'") == [(0,)]
         assert waiting.progress().remaining == 300
         with working(other):
-            waiting.wait(30)
+            waiting.wait(90)
     assert waiting.progress().succeeded == 300
     other.close()
 

@@ -47,7 +47,7 @@ class Fleet:
     def kill(self) -> None:
         victim = self.alive.pop(self.dice.randrange(len(self.alive)))
         victim.kill()
-        victim.wait(10)
+        victim.wait(90)
         self.kills += 1
         self.start()
 
@@ -84,7 +84,7 @@ class Fleet:
             process.send_signal(signal.SIGCONT)
         for process in [*self.alive, *self.leaving, *(process for _, process in self.paused)]:
             process.kill()
-            process.wait(10)
+            process.wait(90)
 
 
 @contextmanager

@@ -573,7 +573,7 @@ def settle_while(store: Any, uncommitted: list[Report], meanwhile: list[Report])
         thread.start()
         while thread.is_alive() and not (pid and blocked(store, pid[0])):
             thread.join(0.005)
-    thread.join(20)
+    thread.join(90)
     connection.close()
     return answers
 

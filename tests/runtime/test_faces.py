@@ -57,9 +57,9 @@ def test_results_come_in_the_order_of_the_parts_whatever_order_they_ended_in(app
 
     job = app.map(work, range(8), then=after)
     with working(app, concurrency=10):
-        job.wait(30)
+        job.wait(90)
         follower = until(lambda: job.successor, "a successor")
-        assert follower.result(30) == [(n, n) for n in range(8)]
+        assert follower.result(90) == [(n, n) for n in range(8)]
     assert list(job.results()) == list(range(8))
 
 
@@ -75,7 +75,7 @@ def test_waiting_has_a_limit_and_the_job_goes_on(app: fanin.App) -> None:
     assert 0.2 <= time.monotonic() - started < 5
     with pytest.raises(fanin.WaitTimeout):
         job.wait(0)
-    assert job.wait(30, run=True) == job
+    assert job.wait(90, run=True) == job
     assert job.result() == 1
 
 
@@ -84,7 +84,7 @@ def test_a_wait_that_runs_the_parts_itself_ends_in_time_too(app: fanin.App) -> N
 
     @app.task
     def work(x: int) -> int:
-        assert go_on.wait(30)
+        assert go_on.wait(90)
         return x
 
     job = app.map(work, [1], run=True)
@@ -93,7 +93,7 @@ def test_a_wait_that_runs_the_parts_itself_ends_in_time_too(app: fanin.App) -> N
         job.wait(0.3)
     assert time.monotonic() - started < 5, "it waited for the grace of its worker"
     go_on.set()
-    assert job.result(30) == 1
+    assert job.result(90) == 1
     assert [e["what"] for e in job.history()] == ["released"]
 
 
@@ -136,14 +136,14 @@ def test_a_failed_job_says_which_part_and_is_redriven(app: fanin.App) -> None:
 
     job = app.map(work, range(8), then=after, run=True)
     with pytest.raises(fanin.JobFailed, match=r"part 3 .*ValueError: no 3"):
-        job.result(30)
+        job.result(90)
     assert job.successor is None
     assert [f.idx for f in job.failures()] == [3, 5]
     broken.clear()
     assert job.redrive() == 2
     with pytest.raises(fanin.NotAllowedNow):
         job.redrive()
-    assert job.result(30) == list(range(8))
+    assert job.result(90) == list(range(8))
     assert sorted(calls) == sorted([*range(8), 3, 5])
     until(lambda: job.successor, "a successor")
     assert job.redrive() == 0
@@ -167,11 +167,11 @@ def test_a_job_started_by_a_part_knows_its_parent_and_is_made_once(app: fanin.Ap
         return child.id
 
     job = app.map(split, [3, 0], run=True)
-    ids = job.result(30)
+    ids = job.result(90)
     children = job.children()
     assert sorted(child.id for child in children) == sorted(ids)
     for child in children:
-        child.wait(30, run=True)
+        child.wait(90, run=True)
         row = child.row()
         assert (row.parent_id, row.root_id, row.depth) == (job.id, job.id, 1)
     assert sorted(child.progress().total for child in children) == [0, 3]
@@ -208,7 +208,7 @@ def test_a_forked_child_opens_connections_of_its_own(app: fanin.App) -> None:
     def work(x: int) -> int:
         return os.getpid()
 
-    app.map(work, [1], run=True).wait(30)
+    app.map(work, [1], run=True).wait(90)
     job = app.map(work, range(40))
     pids = []
     for _ in range(3):
@@ -225,10 +225,10 @@ def test_a_forked_child_opens_connections_of_its_own(app: fanin.App) -> None:
     for pid in pids:
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-    assert set(job.result(30)) <= set(pids)
+    assert set(job.result(90)) <= set(pids)
     for pid in pids:
         assert app.job(f"of {pid}").status == "completed"
-    assert app.map(work, [1], run=True).result(30) == os.getpid()
+    assert app.map(work, [1], run=True).result(90) == os.getpid()
 
 
 def test_the_async_application_does_what_the_other_does(migrated_url: str) -> None:
@@ -254,16 +254,16 @@ def test_the_async_application_does_what_the_other_does(migrated_url: str) -> No
             with pytest.raises(fanin.WaitTimeout):
                 await job.wait(0.05)
             worker = asyncio.create_task(app.run_worker())
-            await job.wait(30)
+            await job.wait(90)
             assert await job.status == "completed"
             assert [r async for r in job.results()] == [2 * n for n in range(20) if n != 13]
             assert [f.idx for f in await job.failures()] == [13]
             follower = await job.successor
             assert follower is not None
-            assert await follower.result(30) == sum(2 * n for n in range(20) if n != 13)
-            assert await (await app.submit(work, 4)).result(30) == 8
+            assert await follower.result(90) == sum(2 * n for n in range(20) if n != 13)
+            assert await (await app.submit(work, 4)).result(90) == 8
             streamed = await app.map(work, items(), stream=True, key="s", tolerate=1)
-            assert len(await streamed.result(30)) == 19
+            assert len(await streamed.result(90)) == 19
             assert await job.meta() == {"a": 1}
             assert (await job.account())["events"] == 1
             assert await (await app.job("k")).progress() == await job.progress()

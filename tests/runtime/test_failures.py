@@ -161,7 +161,7 @@ def test_a_filter_may_be_one_class_or_a_tuple(app: fanin.App, kind: str) -> None
             function: Any = coroutine if kind == "async" else body
             options: Any = {"give_up_on": give_up_on, "retry_on": retry_on}
             task: Any = app.task(name=f"t{n}{retry_on}", attempts=3, backoff=0, **options)(function)
-            job = app.map(task, range(3), tolerate=3, run=True).wait(30)
+            job = app.map(task, range(3), tolerate=3, run=True).wait(90)
             attempts = [failure.attempt for failure in job.failures()]
             assert attempts == [1 if give_up_on else 3, 3, 1]
             assert sorted(calls) == sorted(n for n, many in enumerate(attempts) for _ in range(many))
@@ -210,7 +210,7 @@ def test_retry_later_names_its_own_delay_and_costs_an_attempt(app: fanin.App) ->
         return x
 
     job = app.map(work, [7], run=True)
-    assert job.result(30) == 7
+    assert job.result(90) == 7
     assert [(entry["what"], entry["attempt"]) for entry in job.history()] == [("retried", 1), ("retried", 2)]
 
 
@@ -220,7 +220,7 @@ def test_retry_later_with_a_senseless_time_still_counts(app: fanin.App, seconds:
     def work(x: int) -> int:
         raise fanin.RetryLater(seconds)
 
-    assert app.map(work, [7], run=True).wait(30).failures()[0].type == "RetryLater"
+    assert app.map(work, [7], run=True).wait(90).failures()[0].type == "RetryLater"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_what_another_attempt_would_meet_again_is_not_tried_again(app: fanin.App
     def work(x: int) -> int:
         raise problem
 
-    (failure,) = app.map(work, [7], run=True).wait(30).failures()
+    (failure,) = app.map(work, [7], run=True).wait(90).failures()
     assert (failure.attempt, failure.type, failure.message) == (1, type(problem).__name__, "no")
 
 
@@ -255,7 +255,7 @@ def test_a_database_that_is_away_is_never_a_failure_of_the_part(app: fanin.App) 
         return x
 
     job = app.map(work, [7], run=True)
-    assert job.result(30) == 7
+    assert job.result(90) == 7
     assert calls == [1, 2, 3]
     assert [entry["what"] for entry in job.history()] == ["released", "released"]
 

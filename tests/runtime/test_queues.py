@@ -53,7 +53,7 @@ def test_a_worker_serves_the_queues_it_is_given_and_successors_go_to_theirs(app:
     assert follower is not None
     assert (follower.status, follower.row().queue) == ("running", "right")
     app.run_worker(until_idle=True)
-    assert follower.result(30) == 10
+    assert follower.result(90) == 10
     moved = app.map(left, range(2), queue="right")
     Worker(app, queues=["left"]).run(until_idle=True)
     assert moved.progress().remaining == 2
@@ -81,12 +81,12 @@ def test_two_workers_with_the_same_name_do_not_take_each_other_for_themselves(ap
     @app.task(lease=1)
     def work(x: int) -> int:
         if x < 2:
-            both.wait(30)
+            both.wait(90)
         return x
 
     job = app.map(work, range(40))
     with working(app, name="pod-0", concurrency=1, batch=1), working(app, name="pod-0", concurrency=1, batch=1):
-        assert job.result(30) == list(range(40))
+        assert job.result(90) == list(range(40))
     assert job.account()["attempts"] == 40
 
 
@@ -96,7 +96,7 @@ def test_until_idle_waits_for_what_is_delayed_and_for_what_others_hold(app: fani
     @app.task(queue="q")
     def work(x: int) -> int:
         begun.set()
-        assert x or go_on.wait(30)
+        assert x or go_on.wait(90)
         return x
 
     @app.task(queue="q")
@@ -106,7 +106,7 @@ def test_until_idle_waits_for_what_is_delayed_and_for_what_others_hold(app: fani
     delayed = app.map(work, [1], delay=0.6)
     held = app.map(work, [0], then=after)
     with working(app, queues=["q"], concurrency=1):
-        assert begun.wait(30)
+        assert begun.wait(90)
         ended = threading.Event()
 
         def idle() -> None:
@@ -115,10 +115,10 @@ def test_until_idle_waits_for_what_is_delayed_and_for_what_others_hold(app: fani
 
         thread = threading.Thread(target=idle)
         thread.start()
-        delayed.wait(30)
+        delayed.wait(90)
         assert not ended.wait(0.5)
         go_on.set()
-        assert ended.wait(30)
+        assert ended.wait(90)
         thread.join()
     assert held.successor is not None
     assert held.successor.status == "completed"
@@ -133,21 +133,21 @@ def test_a_short_part_is_reported_at_once_beside_a_long_one(app: fanin.App) -> N
     def work(x: int) -> int:
         if x < 0:
             begun.release()
-            assert go_on.wait(30)
+            assert go_on.wait(90)
         return x
 
     with working(app, concurrency=2) as worker:
         app.map(work, range(2_000)).wait(60)  # so that it knows handlers to be short
         long = app.map(work, [-1])
-        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=90)
         slowest = 0.0
         for _ in range(5):
             until(lambda: worker._resting, "the worker rests")
             sent = time.monotonic()
-            app.map(work, [1]).wait(30)
+            app.map(work, [1]).wait(90)
             slowest = max(slowest, time.monotonic() - sent)
         go_on.set()
-        long.wait(30)
+        long.wait(90)
     assert slowest < 1.5, "it waited for the poll"
 
 
@@ -161,7 +161,7 @@ def test_what_a_listener_of_parts_raises_does_not_stop_the_worker(app: fanin.App
 
     job = app.map(work, range(20))
     with working(app, on_part=broken):
-        assert job.result(30) == list(range(20))
+        assert job.result(90) == list(range(20))
     assert job.account()["attempts"] == 20
 
 
@@ -204,7 +204,7 @@ def test_reports_outlive_a_database_that_is_away_and_none_is_said_twice(app: fan
     @app.task
     def work(x: int) -> int:
         calls.append(x)
-        assert go_on.wait(30)
+        assert go_on.wait(90)
         return x
 
     job = app.map(work, range(8))
@@ -218,7 +218,7 @@ def test_reports_outlive_a_database_that_is_away_and_none_is_said_twice(app: fan
         until(lambda: flaky.failed >= 2, "it has tried twice")
         assert heard == []
         flaky.fail = False
-        assert job.result(30) == list(range(8))
+        assert job.result(90) == list(range(8))
     assert sorted(calls) == list(range(8))
     assert sorted(idx for idx, _ in heard) == list(range(8))
     assert {verdict for _, verdict in heard} <= {"ok", "last", "OK", "LAST"}

@@ -36,13 +36,13 @@ def test_a_stopping_worker_lets_running_handlers_end_and_claims_nothing_new(app:
     @app.task
     def work(x: int) -> int:
         begun.release()
-        assert go_on.wait(30)
+        assert go_on.wait(90)
         return x
 
     job = app.map(work, range(10))
     with working(app, concurrency=2) as worker:
         for _ in range(2):
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=90)
         worker.stop()
         go_on.set()
         worker.join()
@@ -64,12 +64,12 @@ def test_what_outlasts_the_grace_is_given_back_and_costs_no_attempt(app: fanin.A
     for round_ in (1, 2, 3):
         begun.clear()
         with working(app, grace=0.0) as worker:
-            assert begun.wait(30)
+            assert begun.wait(90)
             worker.stop()
             worker.join()
         assert parts(app, job) == [("pending", True, round_, 1)]
     go_on.set()
-    assert job.wait(30, run=True).status == "completed"
+    assert job.wait(90, run=True).status == "completed"
     assert [entry["what"] for entry in job.history()] == ["released"] * 3
 
 
@@ -86,7 +86,7 @@ def test_parts_that_no_thread_has_begun_go_back_at_once(app: fanin.App) -> None:
 
     job = app.map(work, range(2_000))
     with working(app, concurrency=1, grace=30.0) as worker:
-        assert begun.wait(30)
+        assert begun.wait(90)
         until(lambda: sum(p[0] == "running" for p in parts(app, job)) > 1, "parts were claimed ahead")
         worker.stop()
         until(lambda: sum(p[0] == "running" for p in parts(app, job)) == 1, "all but the begun part were given back")
@@ -114,10 +114,10 @@ def test_an_async_handler_that_outlasts_the_grace_is_cancelled_and_given_back(ap
         cancelled.clear()
         job = app.map(endless, [1])
         with working(app) as worker:
-            assert begun.wait(30)
+            assert begun.wait(90)
             worker.stop(now=True)
             worker.join()
-        assert cancelled.wait(30)
+        assert cancelled.wait(90)
         assert parts(app, job) == [("pending", True, 1, 1)]
         job.cancel()
 
@@ -153,7 +153,7 @@ def test_a_worker_leaves_no_thread_and_no_file_open(app: fanin.App, kind: str, t
     def left() -> tuple[int, int]:
         """Threads and open files after a worker has come and gone, and the application has closed its connections."""
         with working(app, concurrency=2) as worker:
-            app.map(task, range(3)).wait(30)
+            app.map(task, range(3)).wait(90)
             worker.stop()
             worker.join()
         until(lambda: not [t for t in threading.enumerate() if t.name.startswith("fanin-")], "its threads have ended")
@@ -173,7 +173,7 @@ def test_waiting_again_and_again_with_run_keeps_the_number_of_open_files(app: fa
         return x
 
     def once() -> int:
-        app.map(work, range(3), run=True).wait(30)
+        app.map(work, range(3), run=True).wait(90)
         return len(os.listdir("/proc/self/fd"))
 
     first = max(once() for _ in range(3))
@@ -238,7 +238,7 @@ def test_the_child_of_a_killed_worker_ends_too(app: fanin.App, migrated_url: str
         until(started.exists, "the child has begun")
     finally:
         worker.kill()
-        worker.wait(10)
+        worker.wait(90)
     assert is_gone(int(started.read_text()))
     job.cancel()
     until(lambda: upkeep.once(app.store, 0) or job.progress().remaining == 0, "swept")

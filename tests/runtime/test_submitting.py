@@ -175,11 +175,11 @@ def test_a_job_within_the_callers_transaction_shares_its_fate(app: fanin.App, mi
             job = app.map(work, [1], within=connection, key="k")
             assert app.jobs() == [], "nobody else sees it yet"
         if commit:
-            assert job.result(30) == 1
+            assert job.result(90) == 1
         else:
             with pytest.raises(fanin.UnknownJob):
                 app.job("k")
-            app.map(work, [2]).wait(30)  # the worker has looked since
+            app.map(work, [2]).wait(90)  # the worker has looked since
     assert calls == ([1] if commit else [2])
 
 
@@ -232,7 +232,7 @@ connection.close()
         assert done.returncode == 0, done.stderr
         job = app.job("k")
         assert job.id == done.stdout.strip()
-        assert job.wait(30, run=True).result() == [1, 2]
+        assert job.wait(90, run=True).result() == [1, 2]
 
         import sqlite3
 
@@ -283,7 +283,7 @@ def test_the_same_key_is_the_same_job_and_other_content_is_a_conflict(app: fanin
     barrier = threading.Barrier(8)
 
     def again() -> None:
-        barrier.wait(30)
+        barrier.wait(90)
         found.append(app.map(work, range(10), key="k").id)
         found.append(app.map(work, range(3), key="new").id)
 
@@ -291,7 +291,7 @@ def test_the_same_key_is_the_same_job_and_other_content_is_a_conflict(app: fanin
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert len(found) == 16
     assert set(found) == {job.id, app.job("new").id}
     different: list[tuple[Any, Any, dict[str, Any]]] = [

@@ -106,7 +106,7 @@ def test_a_typed_value_comes_back_equal(sqlite_url: str, annotation: Any, value:
     with fanin.App(sqlite_url) as app:
         task = app.task(handler(annotation, note))
         job = app.map(task, [value], run=True)
-        found = job.result(30)
+        found = job.result(90)
     expected = {"a": [1, 2]} if annotation is Any else value  # plain JSON has lists only
     assert seen == [expected]
     assert type(seen[0]) is (float if annotation is float else type(expected))
@@ -140,12 +140,12 @@ def test_values_are_the_same_on_both_databases(app: fanin.App) -> None:
     def after(found: fanin.Joined[Any]) -> Any:
         return list(found)
 
-    job = app.map(echo, values, then=after, run=True).wait(30)
+    job = app.map(echo, values, then=after, run=True).wait(90)
     assert list(job.results()) == values
     assert [type(v) for v in job.results()] == [type(v) for v in values]
     follower = job.successor
     assert follower is not None
-    assert follower.result(30) == values
+    assert follower.result(90) == values
 
 
 NOT_STORABLE: list[Any] = [
@@ -180,7 +180,7 @@ def test_a_result_that_cannot_be_stored_fails_its_part_at_once(sqlite_url: str, 
         def work(x):
             return value if x == 0 else x
 
-        job = app.map(work, [0, 1], tolerate=1, run=True).wait(30)
+        job = app.map(work, [0, 1], tolerate=1, run=True).wait(90)
         (failure,) = job.failures()
         assert (failure.idx, failure.attempt, failure.type) == (0, 1, "BadPayload")
         assert "the result of task" in failure.message
@@ -230,8 +230,8 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(sqlite_url: str) ->
         with pytest.raises(fanin.BadPayload, match="does not take exactly one argument"):
             app.map(none, [1])
         assert app.jobs() == []
-        assert app.submit_with(two, (1, 5, 6, 7), {"c": 8, "d": 9}, run=True).result(30) == [1, 5, 6, 7, 8, 9]
-        assert app.submit_with(none, run=True).result(30) == "ran"
+        assert app.submit_with(two, (1, 5, 6, 7), {"c": 8, "d": 9}, run=True).result(90) == [1, 5, 6, 7, 8, 9]
+        assert app.submit_with(none, run=True).result(90) == "ran"
 
 
 def test_an_annotation_that_cannot_be_resolved_is_refused_where_the_task_is_made(sqlite_url: str) -> None:
@@ -257,7 +257,7 @@ def test_a_payload_and_a_result_have_at_most_a_million_bytes(app: fanin.App) -> 
     fits = "x" * (1_000_000 - 2)
     with pytest.raises(fanin.BadPayload, match="1000001 bytes as JSON, the limit is 1000000"):
         app.map(grow, [fits + "x"])
-    job = app.map(grow, [fits, "x"], tolerate=1, run=True).wait(30)
+    job = app.map(grow, [fits, "x"], tolerate=1, run=True).wait(90)
     (failure,) = job.failures()
     assert failure.attempt == 1
     assert "the limit is 1000000" in failure.message
@@ -277,7 +277,7 @@ def test_each_attempt_and_each_part_gets_its_own_copy_of_the_argument(app: fanin
             raise ValueError
         return len(x)
 
-    assert app.map(spoil, [shared, shared], run=True).result(30) == [2, 2]
+    assert app.map(spoil, [shared, shared], run=True).result(90) == [2, 2]
     assert seen == [[1]] * 6
     assert shared == [1]
 
@@ -294,7 +294,7 @@ def test_a_deeply_nested_value_is_stored_or_refused(sqlite_url: str, annotation:
             job = app.map(task, [value], tolerate=1)
         except fanin.BadPayload:
             return
-        job.wait(30, run=True)
+        job.wait(90, run=True)
         assert list(job.results()) == [value] or job.failures()[0].type == "BadPayload"
 
 
@@ -305,7 +305,7 @@ def test_what_stands_in_the_database_is_json(app: fanin.App) -> None:
     def work(x: Point) -> Point:
         return x
 
-    job = app.map(work, [Point(1, {"a"})], run=True).wait(30)
+    job = app.map(work, [Point(1, {"a"})], run=True).wait(90)
     ((payload, result),) = execute(app.store, f"SELECT payload, result FROM {{part}} WHERE job_id = '{job.id}'")
     assert msgspec.json.decode(payload) == [{"x": 1, "tags": ["a"], "about": {}}]
     assert msgspec.json.decode(result) == {"x": 1, "tags": ["a"], "about": {}}

@@ -89,9 +89,9 @@ def test_a_thread_learns_that_its_lease_is_gone_and_its_result_is_refused(
 
     job = app.map(work, [7])
     with caplog.at_level(logging.INFO, "fanin"), working(app) as worker:
-        assert begun.wait(30)
+        assert begun.wait(90)
         take_over(app, job)
-        assert asked.wait(30)
+        assert asked.wait(90)
         until(lambda: worker.lost, "the report was refused")
         finish_for_rival(app, job, 0, 2, "99")
     assert seen == ["LeaseLost", "LeaseLost"]
@@ -108,7 +108,7 @@ def test_a_handler_hears_of_a_lost_lease_at_its_next_heartbeat(app: fanin.App) -
     @app.task(lease=3600, name="t")
     def work(x: int) -> int:
         begun.set()
-        assert taken.wait(30)
+        assert taken.wait(90)
         try:
             fanin.current().heartbeat()
         except Exception:
@@ -118,7 +118,7 @@ def test_a_handler_hears_of_a_lost_lease_at_its_next_heartbeat(app: fanin.App) -
 
     job = app.map(work, [7])
     with working(app) as worker:
-        assert begun.wait(30)
+        assert begun.wait(90)
         take_over(app, job)
         taken.set()
         until(lambda: worker.lost, "the handler has stopped")
@@ -142,9 +142,9 @@ def test_a_coroutine_that_lost_its_lease_is_cancelled(app: fanin.App) -> None:
 
     job = app.map(work, [7])
     with working(app) as worker:
-        assert begun.wait(30)
+        assert begun.wait(90)
         take_over(app, job)
-        assert ended.wait(30)
+        assert ended.wait(90)
         until(lambda: worker.lost, "the part was let go")
         finish_for_rival(app, job, 0, 2, "99")
     assert list(job.results()) == [99]
@@ -158,12 +158,12 @@ def test_a_coroutine_cancelled_before_its_first_step_is_let_go(app: fanin.App) -
     async def work(x: int) -> int:
         if x == 0:
             begun.set()
-            assert go_on.wait(30)
+            assert go_on.wait(90)
         return x
 
     job = app.map(work, [0, 1])
     with working(app, concurrency=2) as worker:
-        assert begun.wait(30)
+        assert begun.wait(90)
         until(lambda: len(worker._held) == 2, "both are claimed")
         take_over(app, job, 1)
         until(lambda: any(r.part.cancelled for r in list(worker._held.values())), "its lease is known to be lost")
@@ -181,7 +181,7 @@ def test_a_process_that_lost_its_lease_is_killed(app: fanin.App, tmp_path: Path)
     with working(app, concurrency=1) as worker:
         until(started.exists, "the child has begun")
         take_over(app, job)
-        assert is_gone(int(started.read_text()), 10)
+        assert is_gone(int(started.read_text()))
         until(lambda: worker.lost, "the part was let go")
         finish_for_rival(app, job, 0, 2, "null")
     assert list(job.results()) == [None]
@@ -193,18 +193,18 @@ def test_a_thread_past_its_time_is_replaced_and_not_heard(app: fanin.App) -> Non
     @app.task(timeout=0.4, attempts=2, backoff=0)
     def work(x: int) -> int:
         if x == 0 and fanin.current().attempt == 1:
-            assert go_on.wait(30)
+            assert go_on.wait(90)
             late.set()
             return -1
         return x
 
     job = app.map(work, range(4))
     with working(app, concurrency=1) as worker:
-        assert job.result(30) == [0, 1, 2, 3]  # one thread, and it hangs: a new one does the rest
+        assert job.result(90) == [0, 1, 2, 3]  # one thread, and it hangs: a new one does the rest
         go_on.set()
-        assert late.wait(30)
+        assert late.wait(90)
         again = app.map(work, [5])
-        assert again.result(30) == 5
+        assert again.result(90) == 5
         until(lambda: handlers(worker) <= 1, "the late thread has ended")
     (entry,) = job.history()
     assert (entry["what"], entry["attempt"]) == ("retried", 1)
@@ -229,7 +229,7 @@ def test_handlers_that_end_about_when_their_time_does_leave_one_thread_each(app:
     with working(app, concurrency=4) as worker:
         job.wait(60)
         until(lambda: handlers(worker) == 4, "as many threads as at the start")
-        assert app.map(work, [1], tolerate=1).wait(30).progress().remaining == 0
+        assert app.map(work, [1], tolerate=1).wait(90).progress().remaining == 0
     progress = job.progress()
     assert progress.succeeded + progress.failed == 60
     assert 0 < progress.failed < 60
@@ -247,7 +247,7 @@ def test_a_coroutine_past_its_time_is_cancelled(app: fanin.App, give_up: bool) -
             ended.append(fanin.current().attempt)
         return x
 
-    (failure,) = app.map(work, [1], run=True).wait(30).failures()
+    (failure,) = app.map(work, [1], run=True).wait(90).failures()
     assert (failure.type, failure.attempt) == ("TimeoutError", 1 if give_up else 2)
     assert ended == [1] if give_up else [1, 2]
 
@@ -259,7 +259,7 @@ def test_a_time_out_of_the_handlers_own_is_told_from_ours(app: fanin.App) -> Non
             await asyncio.sleep(60)
         return x
 
-    (failure,) = app.map(work, [1], run=True).wait(30).failures()
+    (failure,) = app.map(work, [1], run=True).wait(90).failures()
     assert failure.type == "TimeoutError"
     assert "the attempt took longer" not in failure.message
 
@@ -286,7 +286,7 @@ def test_the_next_attempt_resumes_from_the_checkpoint(app: fanin.App) -> None:
         return done
 
     job = app.map(work, [10, 20], run=True)
-    assert job.result(30) == [[0, 10, 20, 30], [0, 20, 40, 60]]
+    assert job.result(90) == [[0, 10, 20, 30], [0, 20, 40, 60]]
     assert job.account()["retried"] == 8
 
 
@@ -301,7 +301,7 @@ def test_what_a_handler_sees_of_its_part(app: fanin.App) -> None:
         return [part.job_id, part.idx, part.attempt, part.idempotency_key, part.cancelled, part.last_checkpoint]
 
     job = app.map(work, range(3), run=True)
-    for idx, (job_id, seen, attempt, key, cancelled, checkpoint) in enumerate(job.result(30)):
+    for idx, (job_id, seen, attempt, key, cancelled, checkpoint) in enumerate(job.result(90)):
         assert (job_id, seen, attempt, cancelled, checkpoint) == (job.id, idx, 2, False, None)
         assert any(key in (entry["error"] or "") for entry in job.history()), "the key changed with the attempt"
     with pytest.raises(fanin.Refused, match="only for use inside"):

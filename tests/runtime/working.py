@@ -13,7 +13,8 @@ import fanin
 from fanin.runtime.task import Application
 from fanin.runtime.worker import Worker
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
+"""A hang guard: no test may depend on how long something takes."""
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
@@ -25,7 +26,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SEC
     return found
 
 
-def is_gone(pid: int, seconds: float = 5.0) -> bool:
+def is_gone(pid: int, seconds: float = PATIENCE_SECONDS) -> bool:
     """Whether a process ends within so many seconds (a zombie has ended)."""
 
     def state() -> str:

@@ -139,7 +139,7 @@ def test_a_paused_thread_goes_on_when_its_rule_is_taken_away(store: Store) -> No
         assert worker.is_alive()
     assert answers == []
     plan.remove("work.done")
-    worker.join(20)
+    worker.join(90)
     assert answers == [Verdict.LAST]
 
 
@@ -191,7 +191,7 @@ def test_a_frozen_process_goes_on_when_it_is_continued(store: Store) -> None:
     assert os.WIFSTOPPED(status)
     assert job_states(store) == [("running", 1)]
     frozen.send_signal(signal.SIGCONT)
-    assert frozen.communicate(timeout=30)[0] == "survived\n"
+    assert frozen.communicate(timeout=90)[0] == "survived\n"
     assert job_states(store) == [("completed", 0)]
 
 

@@ -23,7 +23,7 @@ from fanin.testing.fakes import EffectReceiver, FakeSink
 from fanin.testing.state import select
 from tests.protocol.helpers import claim, make
 
-ARRIVE = "import sys; from fanin.testing.barrier import FileBarrier; print(FileBarrier(sys.argv[1], 3).wait(20))"
+ARRIVE = "import sys; from fanin.testing.barrier import FileBarrier; print(FileBarrier(sys.argv[1], 3).wait(90))"
 
 
 def now(store: Store) -> float:
@@ -39,7 +39,7 @@ def test_processes_wait_for_each_other_and_the_barrier_serves_again(tmp_path: Pa
         others = [
             subprocess.Popen([sys.executable, "-c", ARRIVE, path], stdout=subprocess.PIPE, text=True) for _ in range(2)
         ]
-        places = [FileBarrier(path, 3).wait(20)] + [int(other.communicate(timeout=20)[0]) for other in others]
+        places = [FileBarrier(path, 3).wait(90)] + [int(other.communicate(timeout=90)[0]) for other in others]
         assert sorted(places) == [0, 1, 2]
 
 
@@ -141,5 +141,5 @@ def test_a_stalled_receiver_answers_when_it_may_go_on() -> None:
         caller.start()
         assert receiver.applied["a"] == 0
         receiver.go_on()
-        caller.join(10)
+        caller.join(90)
         assert answers == [200]

@@ -135,7 +135,7 @@ def test_a_black_hole_answers_when_it_is_opened(cut_off: Store, proxy: PgProxy) 
     worker.join(0.2)
     assert found == []
     proxy.black_hole(False)
-    worker.join(20)
+    worker.join(90)
     assert found == [1]
 
 
