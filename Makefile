@@ -1,11 +1,12 @@
 # Every target makes what it needs: a virtual environment in .venv, with python3 and pip alone.
 PYTHON  ?= python3
 WORKERS ?= 2
+MINUTES ?= 30
 ARGS    ?=
 BIN     := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench prove format clean
 
 help:            ## list the targets
 	@sed -n 's/^\([a-z]*\): .*## /  make \1 \t/p' $(MAKEFILE_LIST)
@@ -25,6 +26,9 @@ check: .venv/.dev ## formatting, lint, types, floors and the SQL rules
 
 bench: .venv/.dev ## measure parts per second beside the raw limit of the database
 	@$(BIN)/python -m bench $(ARGS)
+
+prove: .venv/.dev ## run the long form of every suite and write docs/proof.md (MINUTES=60)
+	@$(BIN)/python -m tools.prove --minutes $(MINUTES) $(ARGS)
 
 format: .venv/.dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix-only --quiet .

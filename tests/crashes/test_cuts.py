@@ -22,6 +22,7 @@ from fanin.testing.invariants import FORGET, violations
 from fanin.testing.state import Snapshot, dump
 from tests.crashes.table import TABLE
 from tests.races.stage import Stage
+from tests.support.figures import record
 
 NOON = 1_700_000_000.0
 
@@ -66,6 +67,7 @@ def test_a_cut_transaction_said_again_ends_as_if_it_had_not_been_cut(stage: Stag
         assert not broken, f"cut {cut}, then said again: {broken}"
     stage.drain()
     assert not violations(store, history=True), "after workers had finished the rest"
+    record("crashes", transactions={store.dialect: 1}, cuts={store.dialect: len(list(cuts(len(made))))})
 
 
 def _judge(store: Store, cut: Cut, before: object, after: object) -> None:

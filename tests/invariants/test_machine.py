@@ -35,6 +35,7 @@ from fanin.testing.invariants import FORGET, violations
 from fanin.testing.state import TABLES, dump, execute, select
 from tests.invariants.model import Job, Model
 from tests.support.databases import migrate_database
+from tests.support.figures import record
 
 T = TypeVar("T")
 
@@ -343,7 +344,7 @@ def stores(sqlite_url: str, pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Ite
         store.close()
 
 
-@pytest.mark.timeout(3600 if EXAMPLES else 180)
+@pytest.mark.timeout(3600 if EXAMPLES else 600)
 def test_both_databases_follow_the_model_and_every_verdict_is_met(stores: list[Store]) -> None:
     class Connected(Machine):
         pass
@@ -363,7 +364,7 @@ def test_both_databases_follow_the_model_and_every_verdict_is_met(stores: list[S
             phases=(Phase.generate, Phase.shrink),
         ),
     )
-    print(dict(sorted(Connected.seen.items())))
+    record("machine", sequences=EXAMPLES or SHORT_EXAMPLES, verdicts=dict(sorted(Connected.seen.items())))
     never = [verdict.name for verdict in Verdict if not Connected.seen[verdict.name]]
     assert not never, f"these verdicts were never met: {never}; met: {Connected.seen}"
     for refusal in ("refused: NotAllowedNow", "refused: KeyConflict"):

@@ -21,6 +21,7 @@ from tests.model.explore import (
     wake,
 )
 from tests.model.world import Key, Row
+from tests.support.figures import record
 
 
 def world(
@@ -112,8 +113,7 @@ BROKEN = [
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.title.replace(" ", "-"))
 def test_every_order_ends_right(scenario: Scenario) -> None:
     found = explore(scenario)
-    print(f"\n{scenario.title}: {found.states} states, {found.steps} steps, "
-          f"{', '.join(sorted(found.verdicts))}")  # fmt: skip
+    record("model", scenarios=1, states=found.states, steps=found.steps, verdicts=sorted(found.verdicts))
     assert found.problem is None, "\n".join([*found.trace, found.problem])
     assert found.states > 10
 
@@ -124,6 +124,6 @@ def test_a_protocol_without_this_guard_is_caught(guards: str) -> None:
     for scenario in SCENARIOS:
         found = explore(scenario, missing)
         if found.problem is not None:
-            print(f"\nwithout {guards}: {scenario.title}: {found.problem}")
+            record("model", caught={f"without {guards}": f"{scenario.title}: {found.problem}"})
             return
     pytest.fail(f"no scenario notices that {guards} is gone")
