@@ -9,8 +9,9 @@ import pytest
 
 from tests.faults.crew import Crew
 from tests.protocol.helpers import clock
+from tests.runtime.working import renewals
 
-__all__ = ["clock", "crew"]
+__all__ = ["clock", "crew", "renewals"]
 
 
 @pytest.fixture

@@ -33,14 +33,15 @@ def waits_for_ever(started: Path) -> None:
         time.sleep(1)
 
 
-@app.task(mode="process", lease=1.0, name="t")
-def waits_with_a_short_lease(started: Path) -> None:
-    waits_for_ever.function(started)
+@app.task(mode="process")
+def process_id() -> int:
+    return os.getpid()
 
 
 @app.task(mode="process", timeout=1.0, attempts=1)
-def overruns(started: Path) -> None:
-    waits_for_ever.function(started)
+def overruns() -> None:
+    while True:
+        time.sleep(1)
 
 
 @app.task(mode="process")

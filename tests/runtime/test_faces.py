@@ -13,6 +13,7 @@ import pytest
 
 import fanin
 from fanin.domain import limits
+from fanin.runtime.worker import Worker
 from tests.runtime.working import until, working
 
 
@@ -72,29 +73,32 @@ def test_waiting_has_a_limit_and_the_job_goes_on(app: fanin.App) -> None:
     started = time.monotonic()
     with pytest.raises(fanin.WaitTimeout, match="it goes on"):
         job.wait(0.2)
-    assert 0.2 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.2
     with pytest.raises(fanin.WaitTimeout):
         job.wait(0)
     assert job.wait(90, run=True) == job
     assert job.result() == 1
 
 
-def test_a_wait_that_runs_the_parts_itself_ends_in_time_too(app: fanin.App) -> None:
-    go_on = threading.Event()
+def test_a_wait_that_runs_the_parts_itself_does_not_wait_for_the_grace_of_its_worker(
+    app: fanin.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Worker.__init__.__kwdefaults__, "grace", 3600.0)
+    begun, go_on = threading.Event(), threading.Event()
 
     @app.task
     def work(x: int) -> int:
+        begun.set()
         assert go_on.wait(90)
         return x
 
     job = app.map(work, [1], run=True)
-    started = time.monotonic()
-    with pytest.raises(fanin.WaitTimeout):
-        job.wait(0.3)
-    assert time.monotonic() - started < 5, "it waited for the grace of its worker"
+    while not begun.is_set():
+        with pytest.raises(fanin.WaitTimeout):
+            job.wait(0.3)
     go_on.set()
     assert job.result(90) == 1
-    assert [e["what"] for e in job.history()] == ["released"]
+    assert {e["what"] for e in job.history()} == {"released"}
 
 
 def test_a_job_without_parts_has_ended_when_it_is_made_and_its_successor_runs(app: fanin.App) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fanin
+from fanin.protocol import lease
+from fanin.runtime.part import Part
 from fanin.runtime.task import Application
 from fanin.runtime.worker import Worker
 
@@ -17,12 +22,16 @@ PATIENCE_SECONDS = 90.0
 """A hang guard: no test may depend on how long something takes."""
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Ask again and again until the answer is true; return it. Fails naming ``what`` when it takes too long."""
+def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS, pause: float = 0.005) -> Any:
+    """Ask again and again until the answer is true; return it. Fails naming ``what`` when it takes too long.
+
+    pause: seconds between the questions; 0 keeps the processor busy.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
-        time.sleep(0.005)
+        if pause:
+            time.sleep(pause)
     return found
 
 
@@ -69,6 +78,37 @@ def working(app: Application, **options: Any) -> Iterator[Working]:
     finally:
         worker.stop(now=True)
         worker.join()
+
+
+class Renewals:
+    """How often each lease was renewed: so a handler can outlast its lease without a test that counts seconds."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[str, int]] = Counter()
+
+    def count(self, job_id: str, idx: int) -> None:
+        self._times[job_id, idx] += 1
+
+    def enough(self, part: Part) -> bool:
+        return self._times[part.job_id, part.idx] >= 3
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
+    """Hearts renew at every beat instead of after a third of the lease, and what they renew is counted."""
+    found = Renewals()
+    renew = lease.renew
+
+    def noted(bucket: int, held: Any) -> Any:
+        lost = yield from renew(bucket, held)
+        for claim, _ in held:
+            if claim not in lost:
+                found.count(claim.job_id, claim.idx)
+        return lost
+
+    monkeypatch.setattr(lease, "renew", noted)
+    monkeypatch.setattr("fanin.runtime.heart.RENEW_SHARE", 0.0)
+    return found
 
 
 def take_over(app: fanin.App, job: fanin.Job, idx: int = 0) -> None:
