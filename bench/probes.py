@@ -1,23 +1,25 @@
-"""What a worker costs while it has nothing to do, how soon it starts, and how much memory a large job takes."""
+"""What a worker costs while it has nothing to do, how soon it starts, how soon a successor does, and peak memory."""
 
 from __future__ import annotations
 
-import math
 import random
-import statistics
 import time
 from typing import Any
 
 from bench.databases import Database
-from bench.end_to_end import WAIT_SECONDS, Setting, measure, workers
+from bench.end_to_end import WAIT_SECONDS, check, judge, measure, workers
 from bench.processes import cpu_seconds
-from bench.program import Tasks
+from bench.settings import Setting
+from bench.summary import percentile
+from bench.tasks import Tasks
 
 SETTLE_SECONDS = 12.0
 """After the warm-up: PostgreSQL counts what a session has done up to ten seconds later."""
 PAUSE_SECONDS = (0.1, 0.4)
+JOIN_PARTS = 20
 
-ONE_WORKER = Setting(parts=0, workers=1, concurrency=4, sleep=0.0)
+ONE_WORKER = Setting(parts=0, workers=1)
+TWO_WORKERS = Setting(parts=0, workers=2)
 
 
 def idle(database: Database, seconds: float) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def idle(database: Database, seconds: float) -> dict[str, Any]:
         used = cpu_seconds(worker.pid)
         ended = database.transactions() - ended if counts else 0
     return {
+        "kind": "idle",
         "database": database.name,
         "transactions_per_second": ended / seconds if counts else None,
         "cpu_share": None if cpu is None or used is None else (used - cpu) / seconds,
@@ -48,21 +51,36 @@ def pickup(database: Database, times: int) -> dict[str, Any]:
             called = time.time()
             delays.append(tasks.app.submit(tasks.now).result(WAIT_SECONDS) - called)
         tasks.app.close()
-    delays.sort()
+    return {"kind": "pickup", "database": database.name, **_spread(delays)}
+
+
+def join(database: Database, times: int) -> dict[str, Any]:
+    """Seconds from the statement that ends a job to the start of its successor, for small jobs one after the other."""
+    delays: list[float] = []
+    with database.fresh() as url:
+        with workers(url, TWO_WORKERS):
+            tasks = Tasks(url)
+            for _ in range(times):
+                job = tasks.app.map(tasks.part, range(JOIN_PARTS), then=tasks.joined)
+                ended, said = judge(tasks.app, job.id, JOIN_PARTS)
+                delays.append(said["started"] - (ended.row().finished_at or 0.0))
+            tasks.app.close()
+        check(url)
+    return {"kind": "join", "database": database.name, **_spread(delays)}
+
+
+def _spread(delays: list[float]) -> dict[str, float]:
     return {
-        "database": database.name,
-        "p50_seconds": statistics.median(delays),
-        "p99_seconds": delays[math.ceil(len(delays) * 0.99) - 1],
-        "worst_seconds": delays[-1],
+        "p50_seconds": percentile(delays, 0.5),
+        "p99_seconds": percentile(delays, 0.99),
+        "worst_seconds": max(delays),
+        "times": len(delays),
     }
 
 
 def memory(database: Database, parts: int) -> dict[str, Any]:
-    """Peak memory of the submitting program and of the largest of two workers, one of which runs the successor."""
-    found = measure(database, Setting(parts, workers=2, concurrency=4, sleep=0.0))
-    return {
-        "database": database.name,
-        "parts": parts,
-        "submit_peak_megabytes": found["submit_peak_megabytes"],
-        "worker_peak_megabytes": found["worker_peak_megabytes"],
-    }
+    """Peak memory of the submitting program, of the largest of two workers, one of which runs the successor, and of
+    the largest of the server's processes (its shared buffers are in there)."""
+    found = measure(database, Setting(parts, workers=2))
+    peaks = {key: found[key] for key in found if key.endswith("_peak_megabytes")}
+    return {"kind": "memory", "database": database.name, "parts": parts, **peaks}

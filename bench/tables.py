@@ -1,18 +1,14 @@
-"""Rows of figures as a table: medians over the runs, each beside the limit measured between them."""
+"""Rows of figures as tables on the terminal."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.end_to_end import Setting
-
-Row = dict[str, Any]
+from bench.summary import Row
 
 
 class Column(NamedTuple):
@@ -47,16 +43,27 @@ SPEED = Kind(
     [
         Column("database", "database", str),
         Column("workers", "workers", str),
+        Column("work", "each part does", str),
+        Column("mode", "handlers are", str),
         Column("submit_parts_per_second", "submitted /s", _count),
         Column("parts_per_second", "total /s", _count),
         Column("limit_parts_per_second", "limit /s", _count),
         Column("share_of_limit", "of the limit", _percent),
+        Column("submit_share_of_limit", "submit, of the limit's", _percent),
         Column("first_part_seconds", "first part", _milliseconds),
         Column("join_seconds", "join", _milliseconds),
         Column("worker_cpu_per_1000", "worker CPU s/1000", _decimal),
         Column("server_cpu_per_1000", "server CPU s/1000", _decimal),
         Column("submit_peak_megabytes", "submitter MB", _count),
         Column("worker_peak_megabytes", "worker MB", _count),
+        Column("server_peak_megabytes", "server MB", _count),
+        Column("commits_per_part", "commits /part", _decimal),
+        Column("statements_per_part", "statements /part", _decimal),
+        Column("reads_per_part", "reads /part", _decimal),
+        Column("log_bytes_per_part", "log bytes /part", _count),
+        Column("row_versions_per_part", "row versions /part", _decimal),
+        Column("dead_rows", "dead rows left", _count),
+        Column("stored_bytes_per_part", "stored bytes /part", _count),
         Column("efficiency", "of the ideal", _percent),
     ],
 )
@@ -77,6 +84,15 @@ PICKUP = Kind(
         Column("worst_seconds", "worst", _milliseconds),
     ],
 )
+JOIN = Kind(
+    "From the end of a job to the start of its successor",
+    [
+        Column("database", "database", str),
+        Column("p50_seconds", "half within", _milliseconds),
+        Column("p99_seconds", "99 % within", _milliseconds),
+        Column("worst_seconds", "worst", _milliseconds),
+    ],
+)
 MEMORY = Kind(
     "Peak memory, two workers",
     [
@@ -86,25 +102,6 @@ MEMORY = Kind(
         Column("worker_peak_megabytes", "worker MB", _count),
     ],
 )
-
-
-def row(database: str, setting: Setting, runs: list[Row], limits: list[Row]) -> Row:
-    """Medians of the runs and of the limit, and the median of their quotients run by run."""
-    shares = [run["parts_per_second"] / raw["parts_per_second"] for run, raw in zip(runs, limits, strict=False)]
-    return {
-        "database": database,
-        **asdict(setting),
-        **_medians(runs),
-        **{f"limit_{key}": value for key, value in _medians(limits).items()},
-        "share_of_limit": statistics.median(shares) if shares else None,
-        "runs": runs,
-        "limits": limits,
-    }
-
-
-def _medians(runs: list[Row]) -> Row:
-    keys = runs[0] if runs else []
-    return {key: None if runs[0][key] is None else statistics.median(run[key] for run in runs) for key in keys}
 
 
 def show(kind: Kind, rows: list[Row], console: Console) -> None:

@@ -1,0 +1,22 @@
+"""Rows of end-to-end runs, each run followed by one of the raw program, so that both see the same neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bench import end_to_end, limit
+from bench.databases import Database
+from bench.settings import Setting
+from bench.summary import Row, row
+
+
+def rows(found: Iterable[Database], settings: Iterable[Setting], repeat: int) -> Iterator[Row]:
+    """One row for each database and setting."""
+    for database in found:
+        for setting in settings:
+            runs: list[Row] = []
+            limits: list[Row] = []
+            for _ in range(repeat):
+                runs.append(end_to_end.measure(database, setting))
+                limits.append(limit.measure(database, setting.total, setting.workers, setting.batch))
+            yield row(database.name, setting, runs, limits)
