@@ -1,114 +1,147 @@
 """Take each guard out of the protocol's SQL in turn, and see which suites notice.
 
     python tools/mutants.py list
-    python tools/mutants.py run [--only TEXT] [--suites protocol,crashes,...] [--all] [--write docs/mutation.md]
+    python tools/mutants.py run [--only TEXT | --new] [--suites protocol,races,…] [--enough 2 | --all] [--write FILE]
 
 A guard is a condition of a write, or of the statement that locks its rows, about more than the key: a state, a token,
-a clock, a counter, a lock. A mutant is a statement without one of them, wherever it stands in the statement. Without
-``--all`` a mutant is done when one suite has noticed; a mutant that no suite notices is an error.
+a clock, a counter; or the lock itself. A mutant is one statement in the words of one database without one of them,
+wherever it stands in the statement. A suite has noticed it when a test is red, and green again with the guard back.
+A mutant that no suite notices is an error, unless it is EQUIVALENT.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from fanin.protocol import steps
+from tools.mutants_equivalent import EQUIVALENT
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("submit", "lease", "finish", "close", "redrive")
+REPORT = ROOT / "docs" / "mutation.md"
+VARIABLE = "FANIN_MUTANT"
 SUITES = {
-    "room": ["tests/protocol/test_{room}.py", "tests/protocol/test_meanwhile.py"],
-    "protocol": ["tests/protocol"],
-    "crashes": ["tests/crashes"],
+    "protocol": ["tests/protocol/test_guards.py tests/protocol/test_{room}.py", "tests/protocol"],
     "races": ["tests/races"],
+    "crashes": ["tests/crashes"],
     "invariants": ["tests/invariants"],
     "runtime": ["tests/runtime"],
 }
-VARIABLE = "FANIN_MUTANT"
-EQUIVALENT = {
-    "finish.close_stripes: NOT closed": "all stripes are locked before, and closing a closed one writes the same again",
-}
-"""Mutants that change nothing that could be seen, and why; they are listed, not run."""
-_WRITES = re.compile(r"\b(UPDATE|INSERT|FOR NO KEY UPDATE)\b")
-_GUARD = re.compile(r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome)\b")
-_CLAUSE_END = re.compile(r"\b(RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
-_LOCK = re.compile(r"FOR NO KEY UPDATE( OF \w)?(?! SKIP)")
+"""The paths of each suite, the likeliest first. The quickest suite stands first too."""
+DATABASES = {"pg": "PostgreSQL", "lite": "SQLite"}
+
+_WRITES = re.compile(r"\b(UPDATE|INSERT)\b")
+_KEY = re.compile(
+    r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key) (=|IN|>=|<) |\(:everything OR|true$"
+    r"|s\.remaining > 0$"  # names the index of unswept stripes
+)
+_GUARD = re.compile(
+    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|published_at"
+    r"|claimed_until)\b"
+)
+_CLAUSE_END = re.compile(r"(RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
+_LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED)?")
+_SKIP = "SKIP LOCKED"
 
 
 class Mutant(NamedTuple):
     room: str
     statement: str
     guard: str
+    dialect: str
 
     @property
     def name(self) -> str:
-        return f"{self.room}.{self.statement}: {self.guard}"
+        return f"{self.room}.{self.statement}: {self.guard} ({DATABASES[self.dialect]})"
+
+    @property
+    def is_lock(self) -> bool:
+        return self.guard == _SKIP or _LOCK.match(self.guard) is not None
 
     def encode(self) -> str:
         return "\x1f".join(self)
 
 
+class Noticed(NamedTuple):
+    """The suites that went red, and the first red test of the first of them."""
+
+    suites: tuple[str, ...]
+    test: str
+
+
+def rooms() -> list[str]:
+    return sorted(path.stem for path in Path(steps.__file__).parent.glob("*.sql"))
+
+
 def mutants() -> Iterator[Mutant]:
-    """One per statement and guard; the same guard in both renderings of a statement is one mutant."""
-    for room in ROOMS:
+    for room in rooms():
         for query in steps.Room(room):
-            found: dict[str, None] = {}
-            for text in query.texts.values():
-                if _WRITES.search(text):
-                    for guard in guards(text):
-                        found[guard] = None
-            yield from (Mutant(room, query.name, guard) for guard in found)
+            if any(_WRITES.search(_bare(text)) for text in query.texts.values()):
+                for dialect, text in query.texts.items():
+                    for guard in dict.fromkeys(guard for _, _, guard in guards(text)):
+                        yield Mutant(room, query.name, guard, dialect)
 
 
-def guards(text: str) -> Iterator[str]:
-    bare = "\n".join(re.sub(r"--.*$", "", line) for line in text.splitlines())
-    for match in re.finditer(r"\bWHERE\s|\bON\s+(?=p\.|s\.|j\.)", bare):
-        for condition in _conjuncts(bare[match.end() :]):
-            if _GUARD.search(condition):
-                yield condition
-    yield from dict.fromkeys(m[0].strip() for m in _LOCK.finditer(bare))
+def guards(text: str) -> Iterator[tuple[int, int, str]]:
+    """(start, end, words) of each guard of a statement. Raises LookupError for a condition of an unknown kind."""
+    bare = _bare(text)
+    for match in re.finditer(r"\b(WHERE|ON)\s+(?!CONFLICT)", bare):
+        for start, end in _conjuncts(bare, match.end()):
+            words = " ".join(re.sub(r" INDEXED BY \S+", "", bare[start:end]).split()).replace("( ", "(")
+            if _GUARD.search(words):
+                yield start, end, words
+            elif not _KEY.match(words):
+                raise LookupError(f"{words!r} is neither of a key (_KEY) nor a guard (_GUARD); say in {__file__} which")
+    for match in _LOCK.finditer(bare):
+        yield *match.span(), match[0]
+        if match[0].endswith(_SKIP):
+            yield match.end() - len(_SKIP), match.end(), _SKIP
 
 
-def _conjuncts(text: str) -> Iterator[str]:
-    """The conditions joined by AND at the depth at which ``text`` begins, up to the end of their clause."""
-    depth, start, position = 0, 0, 0
+def _bare(text: str) -> str:
+    """The text with blanks for comments."""
+    return re.sub(r"--.*$", lambda comment: " " * len(comment[0]), text, flags=re.MULTILINE)
+
+
+def _conjuncts(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """The conditions joined by AND at the depth of ``start``, up to the end of their clause."""
+    depth, position = 0, start
     while position < len(text):
-        char = text[position]
+        char, word = text[position], not text[position - 1].isalnum()
         if char == "(":
             depth += 1
         elif char == ")":
             depth -= 1
             if depth < 0:
                 break
-        elif depth == 0 and (end := _CLAUSE_END.match(text, position)) and not text[position - 1].isalnum():
-            del end
+        elif depth == 0 and word and _CLAUSE_END.match(text, position):
             break
-        elif depth == 0 and re.match(r"\bAND\b", text[position:]) and not text[position - 1].isalnum():
-            yield text[start:position].strip()
-            start = position + 3
-            position = start
+        elif depth == 0 and word and re.match(r"AND\b", text[position:]):
+            yield start, position
+            start = position = position + 3
             continue
         position += 1
-    yield text[start:position].strip()
+    yield start, position
 
 
-def mutate(queries: steps.Room, mutant: Mutant) -> None:
-    """Change the statement in place, in whichever rendering has the guard."""
-    query = getattr(queries, mutant.statement)
-    put = "" if mutant.guard.startswith("FOR NO KEY") else "true"
-    pattern = re.compile(r"\s+".join(re.escape(word) for word in mutant.guard.split()))
-    texts = {dialect: pattern.sub(put, text) for dialect, text in query.texts.items()}
-    if texts == query.texts:
-        raise LookupError(f"{mutant.name} changes nothing")
-    query.texts = texts
+def mutated(text: str, guard: str) -> str:
+    """The text without the guard. Raises LookupError if it does not stand there."""
+    spans = [(start, end) for start, end, words in guards(text) if words == guard]
+    if not spans:
+        raise LookupError(f"there is no {guard!r} in: {text}")
+    for start, end in reversed(spans):
+        put = "" if _SKIP in guard or _LOCK.match(guard) else " true "
+        text = text[:start] + put + text[end:]
+    return text
 
 
 def apply_from_environment() -> str | None:
@@ -116,83 +149,146 @@ def apply_from_environment() -> str | None:
     encoded = os.environ.get(VARIABLE)
     if not encoded:
         return None
-    import importlib
-
     mutant = Mutant(*encoded.split("\x1f"))
-    mutate(importlib.import_module(f"fanin.protocol.{mutant.room}").SQL, mutant)
+    query = getattr(importlib.import_module(f"fanin.protocol.{mutant.room}").SQL, mutant.statement)
+    query.texts = {**query.texts, mutant.dialect: mutated(query.texts[mutant.dialect], mutant.guard)}
     return mutant.name
 
 
-def noticed(mutant: Mutant, suite: str, seconds: float) -> bool:
-    """Whether any test of the suite goes red (a run that hangs has noticed too)."""
-    environment = {**os.environ, VARIABLE: mutant.encode()}
-    paths = [path.format(room=mutant.room) for path in SUITES[suite]]
-    processes = "0" if suite == "room" else "2"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", processes, "--timeout", "60", *paths]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, timeout=seconds, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    if done.returncode not in (0, 1, 2):
-        raise SystemExit(f"pytest could not run {suite}:\n{done.stdout.decode()[-2000:]}")
-    return done.returncode != 0
+def first_red(targets: Iterable[str], seconds: float, mutant: Mutant | None = None) -> str | None:
+    """The first test of these paths that goes red, or None."""
+    environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
+    if mutant is not None:
+        environment[VARIABLE] = mutant.encode()
+    targets = list(targets)
+    several = [] if all(target.endswith(("]", ".py")) for target in targets) else ["-n", "2", "--dist", "worksteal"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *several, *targets]
+    done = subprocess.run(command, cwd=ROOT, env=environment, timeout=seconds, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    red = re.search(r"^(?:FAILED|ERROR) (tests/\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode != 1 or red is None:
+        raise SystemExit(f"pytest ended with {done.returncode} and no red test:\n{(done.stdout + done.stderr)[-3000:]}")
+    return red[1]
 
 
-def report(rows: list[tuple[Mutant, list[str]]], suites: list[str], every: bool) -> str:
-    caught = sum(1 for _, by in rows if by)
-    lines = [
-        "# Guards, and the tests that notice when one is gone",
-        "",
-        "Written by `python tools/mutants.py run --write docs/mutation.md`. Each row is one condition of a write of",
-        f"the protocol, taken out wherever it stands in it. {caught} of {len(rows)} mutants were noticed.",
-        "All suites were run on each." if every else "A mutant was done when the first suite had noticed it.",
-        f"Suites, in this order: {', '.join(suites)}.",
-        "",
-        "| statement | guard taken out | noticed by |",
-        "| --- | --- | --- |",
-    ]
-    for mutant, by in rows:
-        guard = " ".join(mutant.guard.split()).replace("|", "\\|")
-        lines.append(f"| {mutant.room}.{mutant.statement} | `{guard}` | {', '.join(by) or '**nothing**'} |")
-    return "\n".join(lines) + "\n"
+@functools.cache
+def green(test: str, seconds: float) -> bool:
+    return first_red([test], seconds) is None
+
+
+def notice(mutant: Mutant, suite: str, seconds: float, known: str | None) -> str | None:
+    """The test of the suite that goes red with the mutant and is green without; the one known from before first."""
+    stages = [path.format(room=mutant.room).split() for path in SUITES[suite]]
+    if known is not None and known.startswith(f"tests/{suite}/") and (ROOT / known.partition("::")[0]).exists():
+        stages.insert(0, [known])
+    for stage in stages:
+        paths = [path for path in stage if (ROOT / path.partition("::")[0]).exists()]
+        red = first_red(paths, seconds, mutant) if paths else None
+        if red is not None:
+            if not green(red, seconds):
+                raise SystemExit(f"{red} is red without {mutant.name} too: repair it first")
+            return red
+    return None
+
+
+# The report.
+
+COLUMNS = "| statement | guard taken out | database | noticed by | a test that goes red |"
+
+
+def report(found: dict[Mutant, Noticed]) -> str:
+    """The document, of the mutants that there are now."""
+    tried = {mutant: found.get(mutant, Noticed((), "")) for mutant in mutants() if mutant.name not in EQUIVALENT}
+    same = [mutant for mutant in mutants() if mutant.name in EQUIVALENT]
+    caught = [by for by in tried.values() if by.suites]
+    counts = {suite: sum(suite in by.suites for by in caught) for suite in SUITES}
+    return "\n".join(
+        [
+            "# Guards, and the tests that notice when one is gone",
+            "",
+            "Written by `tools/mutants.py`, not by hand. Each row is one statement of the protocol without one of",
+            "its guards, in the words of one database: a condition of a write about more than the key, or a lock. A",
+            "suite has noticed it when a test is red, and green again with the guard back.",
+            "",
+            f"{len(tried) + len(same)} mutants: {len(caught)} noticed, {len(tried) - len(caught)} not noticed, "
+            f"{len(same)} equivalent. By two suites or more: {sum(len(by.suites) > 1 for by in caught)}.",
+            "The first suites that noticed: " + ", ".join(f"{suite} {n}" for suite, n in counts.items() if n) + ".",
+            "",
+            COLUMNS,
+            "| --- | --- | --- | --- | --- |",
+            *(
+                f"| {_where(mutant)} | {', '.join(by.suites) or '**nothing**'} | {by.test and f'`{by.test}`'} |"
+                for mutant, by in tried.items()
+            ),
+            "",
+            "## Equivalent",
+            "",
+            "Without these no schedule ends differently. They stay: a statement says by itself what it relies on.",
+            "",
+            "| statement | guard | database | why nothing changes |",
+            "| --- | --- | --- | --- |",
+            *(f"| {_where(mutant)} | {EQUIVALENT[mutant.name]} |" for mutant in same),
+            "",
+        ]
+    )
+
+
+def _where(mutant: Mutant) -> str:
+    guard = mutant.guard.replace("|", "\\|")
+    return f"{mutant.room}.{mutant.statement} | `{guard}` | {DATABASES[mutant.dialect]}"
+
+
+def reported(text: str) -> dict[str, Noticed]:
+    """What a report says: the start of a row, as `_where` writes it, to what noticed it."""
+    table = text.partition(COLUMNS)[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\w+\.\w+ \| `.+?` \| \w+) \| (.*?) \| `?(.*?)`? \|$", table, re.MULTILINE)
+    return {
+        where: Noticed(() if suites == "**nothing**" else tuple(suites.split(", ")), test)
+        for where, suites, test in rows
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["list", "run"])
     parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument("--suites", default="room,races,protocol,crashes,invariants")
+    parser.add_argument(
+        "--new", action="store_true", help="mutants that the checked-in report does not show as noticed"
+    )
+    parser.add_argument("--suites", default="protocol,races,crashes,invariants", help="in this order")
+    parser.add_argument("--enough", type=int, default=1, help="a mutant is done when so many suites have noticed")
     parser.add_argument("--all", action="store_true", help="run all suites on each mutant")
-    parser.add_argument("--seconds", type=float, default=240.0, help="the longest run of one suite")
-    parser.add_argument("--write", type=Path, help="the report's file")
+    parser.add_argument("--seconds", type=float, default=900.0, help="the longest run of one suite; longer is an error")
+    parser.add_argument("--write", type=Path, help="the report's file, written anew after each mutant")
     options = parser.parse_args()
-    chosen = [mutant for mutant in mutants() if options.only in mutant.name]
+    before = reported(REPORT.read_text("utf-8")) if REPORT.exists() else {}
+    found = {mutant: before[_where(mutant)] for mutant in mutants() if _where(mutant) in before}
+    chosen = [
+        mutant for mutant in mutants()
+        if options.only in mutant.name and not (options.new and mutant in found and found[mutant].suites)
+    ]  # fmt: skip
     if options.what == "list":
-        print("\n".join(" ".join(mutant.name.split()) for mutant in chosen))
+        print("\n".join(mutant.name + " equivalent" * (mutant.name in EQUIVALENT) for mutant in chosen))
         return 0
     suites = options.suites.split(",")
-    rows: list[tuple[Mutant, list[str]]] = []
+    enough = len(suites) if options.all else options.enough
+    chosen = [mutant for mutant in chosen if mutant.name not in EQUIVALENT]
     for number, mutant in enumerate(chosen, 1):
         began = time.monotonic()
-        by: list[str] = []
-        if mutant.name in EQUIVALENT:
-            rows.append((mutant, [f"(equivalent: {EQUIVALENT[mutant.name]})"]))
-            continue
-        for suite in suites:
-            if noticed(mutant, suite, options.seconds):
-                by.append(suite)
-                if not options.all:
+        by: dict[str, str] = {}
+        for suite in sorted(suites, key=lambda suite: suite != "races") if mutant.is_lock else suites:
+            if red := notice(mutant, suite, options.seconds, found[mutant].test if mutant in found else None):
+                by[suite] = red
+                if len(by) == enough:
                     break
-        rows.append((mutant, by))
-        took = time.monotonic() - began
-        name = " ".join(mutant.name.split())
-        print(f"{number}/{len(chosen)} {took:5.1f} s  {', '.join(by) or 'NOT NOTICED':<12} {name}", flush=True)
+        found[mutant] = Noticed(tuple(by), next(iter(by.values()), ""))
+        took = f"{time.monotonic() - began:5.1f} s"
+        print(f"{number}/{len(chosen)} {took}  {', '.join(by) or 'NOT NOTICED':<12} {mutant.name}", flush=True)
         if options.write:
-            options.write.write_text(report(rows, suites, options.all), encoding="utf-8")
-    missed = [mutant.name for mutant, by in rows if not by]
-    print(f"{len(rows) - len(missed)} of {len(rows)} mutants noticed")
+            options.write.write_text(report(found), encoding="utf-8")
+    missed = [mutant.name for mutant in chosen if not found[mutant].suites]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} mutants noticed")
     return 1 if missed else 0
 
 
