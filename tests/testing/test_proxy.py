@@ -89,23 +89,24 @@ def test_a_store_that_tries_again_never_shows_the_cut(direct: Store, cut_off: St
     assert len(select(direct, "SELECT id FROM fanin.job")) == 1
 
 
-def test_every_message_of_a_report_can_be_lost(direct: Store, cut_off: Store, proxy: PgProxy) -> None:
+@pytest.mark.parametrize("kind", CUTS)
+def test_a_round_trip_is_cut_at_the_message_that_was_named(
+    direct: Store, cut_off: Store, proxy: PgProxy, kind: str
+) -> None:
     make(cut_off, 1, then=Spec(task="next", queue="other"))
     (held,) = claim(cut_off)
-    cuts = 0
-    for number in range(1, 200):
-        cut_off.close()
-        proxy.cut_at_message(number)
-        before = proxy.counts["cut_message"]
-        try:
-            answer = verdicts(cut_off, done(held))
-        except StoreUnreachable:
-            answer = []
-        if proxy.counts["cut_message"] == before:
-            break
-        cuts += 1
-    assert cuts > 10
-    assert answer == [Verdict.LAST]  # no cut request was carried out, not even in part
+    assert verdicts(cut_off, done(held)) == [Verdict.LAST]
+    before = proxy.counts["rounds"]
+    assert verdicts(cut_off, done(held)) == [Verdict.REPLAY]
+    rounds = proxy.counts["rounds"] - before
+    assert rounds >= 3  # BEGIN, what looks, COMMIT
+    for number in range(1, rounds + 1):
+        for message in (1, 3, 99):
+            proxy.cut_round(number, kind, message)
+            with pytest.raises(StoreUnreachable):
+                verdicts(cut_off, done(held))
+            assert verdicts(cut_off, done(held)) == [Verdict.REPLAY]
+    assert proxy.counts[f"cut_{kind}"] == 3 * rounds
     assert events(direct) == 1
 
 

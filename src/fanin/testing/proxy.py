@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that reads the protocol, to cut connections where it hurts: around COMMIT.
+"""A TCP proxy before PostgreSQL that reads the protocol, to cut connections where it hurts: around COMMIT, or anywhere.
 
     with PgProxy(("127.0.0.1", 5432)) as proxy:
         proxy.cut_next_commit("reply")          # the server commits, the client never hears of it
@@ -6,6 +6,7 @@
 
 The kinds of cut: ``request``: the server never gets the COMMIT, and both sides are cut. ``reply``: it commits, and the
 client is cut. ``late``: the client is cut at once, the server gets the COMMIT after ``late_seconds``.
+`PgProxy.cut_round` does the same to any request, at any message of it or of its answer.
 TLS is refused on the client's behalf, since nothing could be read in it.
 """
 
@@ -18,12 +19,20 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from fanin.testing import wire
 from fanin.testing.wire import Address
 
 CUTS = ("request", "reply", "late")
+
+
+class _Round(NamedTuple):
+    """A round trip that is to be cut: its number, how, and at which message."""
+
+    number: int
+    kind: str
+    message: int
 
 
 class PgProxy:
@@ -36,14 +45,14 @@ class PgProxy:
         self.target = target
         self.late_seconds = late_seconds
         self.counts: Counter[str] = Counter()
-        """connections, messages (of clients), commits (seen), cut_request, cut_reply, cut_late, cut_message, resets."""
+        """connections, messages (of clients), rounds, commits (seen), cut_request, cut_reply, cut_late, resets."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._next: deque[str] = deque()
         self._share = 0.0
         self._kinds: Sequence[str] = CUTS
         self._delay = 0.0
-        self._at_message: int | None = None
+        self._round: _Round | None = None
         self._open = threading.Event()
         self._open.set()
         self._links: set[_Link] = set()
@@ -65,10 +74,15 @@ class PgProxy:
         with self._lock:
             self._share, self._kinds = share, tuple(kinds)
 
-    def cut_at_message(self, number: int) -> None:
-        """Cut a connection instead of passing on its ``number``-th message of the client, from 1; once."""
+    def cut_round(self, number: int, kind: str, message: int = 1) -> None:
+        """Cut the ``number``-th round trip from now on, from 1; once. One is a simple query, or messages up to a Sync.
+
+        message: ``request``: its first message that the server does not get, the last one if there are not so many.
+        ``reply``: the first one of the answer that the client does not get, its end if there are not so many.
+        """
+        _check([kind])
         with self._lock:
-            self._at_message = number
+            self._round = _Round(self.counts["rounds"] + number, kind, message)
 
     def delay(self, seconds: float) -> None:
         """Hold everything back for so long, in both directions; 0 ends it."""
@@ -116,14 +130,23 @@ class PgProxy:
                 self.counts["connections"] += 1
             _Link(self, client).start()
 
-    def _verdict(self, number: int, is_commit: bool) -> str | None:
-        """What happens to the client's message ``number``: None, a kind of cut, or ``message``."""
+    def _begun(self) -> int:
+        """The number of the round trip that begins."""
+        with self._lock:
+            self.counts["rounds"] += 1
+            return self.counts["rounds"]
+
+    def _verdict(self, number: int, place: int, is_last: bool, is_commit: bool) -> tuple[str, int] | None:
+        """How to cut at the client's message ``place`` of a round trip, and at which message of the answer."""
         with self._lock:
             self.counts["messages"] += 1
-            if self._at_message == number:
-                self._at_message = None
-                self.counts["cut_message"] += 1
-                return "message"
+            due = self._round
+            if due is not None and due.number == number:
+                if due.kind == "request" and place < due.message and not is_last:
+                    return None
+                self._round = None
+                self.counts[f"cut_{due.kind}"] += 1
+                return due.kind, due.message
             if not is_commit:
                 return None
             self.counts["commits"] += 1
@@ -134,7 +157,8 @@ class PgProxy:
                 kind = self._random.choice(self._kinds)
             if kind is not None:
                 self.counts[f"cut_{kind}"] += 1
-            return kind
+                return kind, 1
+            return None
 
 
 class _Link:
@@ -145,8 +169,8 @@ class _Link:
         self._client = client
         self._server: socket.socket | None = None
         self._answered = threading.Event()
-        self._deaf = False
-        """The client is cut or shall hear nothing more."""
+        self._left: int | None = None
+        """How many messages the client shall still hear; None: all."""
         self._commits: set[bytes] = set()
         """Prepared statements that are a COMMIT."""
 
@@ -182,19 +206,23 @@ class _Link:
     def _requests(self) -> None:
         assert self._server is not None
         buffer = b""
-        number = 0
+        number = place = 0
         while chunk := self._client.recv(wire.CHUNK):
             self._hold()
             buffer += chunk
             passed = 0
             while (size := wire.message_size(buffer, passed)) is not None:
                 message = buffer[passed : passed + size]
-                number += 1
-                kind = self._proxy._verdict(number, self._is_commit(message))
-                if kind is not None:
+                place += 1
+                if place == 1:
+                    number = self._proxy._begun()
+                is_last = wire.is_whole(message)
+                cut = self._proxy._verdict(number, place, is_last, self._is_commit(message))
+                if cut is not None:
                     self._server.sendall(buffer[:passed])
-                    self._cut(kind, buffer[passed:])
+                    self._cut(*cut, buffer[passed:])
                     return
+                place = 0 if is_last else place
                 passed += size
             if passed:
                 self._server.sendall(buffer[:passed])
@@ -214,17 +242,17 @@ class _Link:
             return body.split(b"\0", 2)[1] in self._commits
         return False
 
-    def _cut(self, kind: str, rest: bytes) -> None:
-        """``rest`` begins with the message that carries the COMMIT."""
+    def _cut(self, kind: str, message: int, rest: bytes) -> None:
+        """``rest`` begins with the message at which to cut. ``message``: the first of the answer to be lost."""
         assert self._server is not None
-        if kind in ("request", "message"):
+        if kind == "request":
             return
         # A Bind without its Execute and Sync does nothing: the whole request belongs together.
         while not wire.is_whole(rest):
             if not (more := self._client.recv(wire.CHUNK)):
                 return
             rest += more
-        self._deaf = True
+        self._left = message - 1
         if kind == "late":
             wire.reset(self._client)
             time.sleep(self._proxy.late_seconds)
@@ -233,21 +261,30 @@ class _Link:
 
     def _replies(self) -> None:
         assert self._server is not None
-        tail = b""
+        buffer = b""
         try:
             while chunk := self._server.recv(wire.CHUNK):
-                if self._deaf:
-                    tail = tail[-16:] + chunk
-                    if wire.READY in tail:
-                        self._answered.set()
+                if self._left is None:
+                    self._hold()
+                    self._client.sendall(chunk)
                     continue
-                self._hold()
-                self._client.sendall(chunk)
+                buffer += chunk
+                while (size := wire.message_size(buffer, 0)) is not None:
+                    self._last(buffer[:size])
+                    buffer = buffer[size:]
         except OSError:
             pass
         self._answered.set()
-        if not self._deaf:
+        if self._left is None:
             wire.reset(self._client)
+
+    def _last(self, message: bytes) -> None:
+        """One message of the answer that the client does not hear to its end."""
+        if message.startswith(wire.READY):
+            self._answered.set()
+        elif self._left:
+            self._left -= 1
+            self._client.sendall(message)
 
     def _hold(self) -> None:
         if self._proxy._delay:
