@@ -1,0 +1,105 @@
+"""A batch takes its rows in the order of their keys before it writes one, whatever way the planner finds to them.
+
+The planner is sent the long way here, over rows that lie on disk in the opposite order: as it may go one day by itself,
+when the statistics say so. Somebody who holds the first row and wants the second must then find it free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fanin.domain.model import Claim
+from fanin.protocol import finish, lease, submit
+from fanin.protocol.steps import Query, Txn, TxnFactory
+from fanin.stores import open_store
+from fanin.stores.postgres import PostgresStore
+from fanin.testing.state import execute, select
+from fanin.testing.stepper import COMMIT, Session, Watcher, once
+from tests.races.arena import Arena
+from tests.races.stage import BUCKET, LAPSED, succeed
+
+THE_LONG_WAY = "".join(f"-c%20enable_{way}%3Doff%20" for way in ("tidscan", "indexscan", "indexonlyscan", "material"))
+
+
+@pytest.fixture
+def roundabout(arena: Arena, pg_url: str) -> Iterator[PostgresStore]:
+    """The arena's database, through a store whose sessions plan the long way."""
+    store = open_store(f"{pg_url}&options={THE_LONG_WAY}")
+    assert isinstance(store, PostgresStore)
+    yield store
+    store.close()
+
+
+def in_order(table: str, column: str) -> TxnFactory[None]:
+    """Somebody who takes the first row, and then the second."""
+    text = f"SELECT 1 FROM fanin.{table} WHERE bucket = 0 AND {column} = :number FOR NO KEY UPDATE"
+    queries = [Query("test", name, (), {"pg": text}) for name in ("first", "second")]
+
+    def txn() -> Txn[None]:
+        for number, query in enumerate(queries):
+            yield query(number=number)
+
+    return txn
+
+
+def held(arena: Arena, **options: Any) -> list[Claim]:
+    arena.job(2, successor=None, **options)
+    return arena.claims(2, LAPSED if options else {"work": 600.0})
+
+
+def settles(arena: Arena) -> TxnFactory[object]:
+    reports = [succeed(claim) for claim in held(arena)]
+    return lambda: finish.settle(BUCKET, reports, "w")
+
+
+def renews(arena: Arena) -> TxnFactory[object]:
+    claims = held(arena)
+    return lambda: lease.renew(BUCKET, [(claim, 60.0) for claim in claims])
+
+
+def reaps(arena: Arena) -> TxnFactory[object]:
+    seen = [(claim.job_id, claim.idx, claim.attempt) for claim in held(arena, attempts=1)]
+    return lambda: finish.reap(BUCKET, seen)
+
+
+def appends(arena: Arena) -> TxnFactory[object]:
+    job_id = arena.open(2, stripes=2)
+    return lambda: submit.append(BUCKET, job_id, 2, ["1", "1"])
+
+
+BATCHES: dict[str, tuple[Callable[[Arena], TxnFactory[object]], str, str, str]] = {
+    "settle": (settles, "part", "idx", "finish.settle_parts"),
+    "renew": (renews, "part", "idx", "lease.renew_parts"),
+    "reap": (reaps, "part", "idx", "finish.reap_parts"),
+    "append": (appends, "job_stripe", "stripe", "submit.add_created"),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_takes_its_rows_in_the_order_of_their_keys(arena: Arena, roundabout: PostgresStore, name: str) -> None:
+    stage, table, column, statement = BATCHES[name]
+    batch = stage(arena)
+    execute(arena.store, f"UPDATE fanin.{table} SET {column} = {column} WHERE {column} = 0")  # it lies behind
+    execute(arena.store, f"ANALYZE fanin.{table}")
+    lying = select(arena.store, f"SELECT {column} AS n FROM fanin.{table} ORDER BY ctid")
+    assert [row["n"] for row in lying] == [1, 0]
+    watcher = Watcher(arena.store)
+    walker, batching = Session(arena.store, "W", watcher), Session(roundabout, "B", watcher)
+    try:
+        walker.play(once(in_order(table, column)))
+        batching.play(once(batch))
+        batching.hold(statement)
+        walker.hold("test.second")
+        assert not batching.step([walker.pid]), f"{statement} did not meet the first row"
+        assert walker.step([batching.pid]), f"{statement} has taken the second row before the first"
+        walker.hold(COMMIT)
+        walker.finish()
+        batching.finish()
+        assert (walker.retried, batching.retried) == ([], [])
+    finally:
+        for session in (walker, batching):
+            session.close()
+        watcher.close()
