@@ -54,6 +54,10 @@ class UnsafeStore(Refused):
     """The database, file or library cannot keep the promise; the message says why and what to use."""
 
 
+class StaleToken(Refused):
+    """A fence in another store has accepted a higher token: a newer attempt is at work. Roll back."""
+
+
 class JobFailed(FaninError):
     """Raised by ``Job.result()`` and friends when the job ended without the result that was asked for."""
 
