@@ -1,6 +1,7 @@
 """Worker processes to stop, kill and continue. The handlers wait for files, so that a test decides every order.
 
-``python -m tests.faults.crew URL FOLDER NAME LEASE`` is one worker; `Crew` starts them, `build` makes the same tasks.
+``python -m tests.faults.crew URL FOLDER NAME SKEW CONCURRENCY TENDS`` is one worker; `Crew` starts them, `build` makes
+the same tasks.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import fanin
+from fanin.runtime import upkeep
 from fanin.runtime.worker import Worker
 from fanin.testing import clock, crashpoints
+from tests.runtime.rows import end_leases
 from tests.runtime.working import until
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 4
+LEASE_SECONDS = 60.0
+"""No holder loses it by being slow; `Crew.expire` ends it."""
 
 
-def build(url: str, folder: Path, lease: float = 1.0) -> fanin.App:
+def build(url: str, folder: Path, lease: float = LEASE_SECONDS) -> fanin.App:
     """The application of a crew.
 
     ``quick`` returns its argument. ``gated`` waits for the file ``go-ATTEMPT`` and returns [argument, attempt].
@@ -82,18 +87,22 @@ def build(url: str, folder: Path, lease: float = 1.0) -> fanin.App:
 class Crew:
     """The workers of one test, and the folder through which they are told what to do."""
 
-    def __init__(self, url: str, folder: Path, lease: float = 1.0) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
-        self.lease = lease
-        self.app = build(url, folder, lease)
+        self.app = build(url, folder)
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, name: str = "pod-0", *, points: str = "", skew: float = 0.0, concurrency: int = 1) -> int:
-        """Start a worker; its process id. points: crash points in it. skew: how far its own clock is ahead."""
+    def start(
+        self, name: str = "pod-0", *, points: str = "", skew: float = 0.0, concurrency: int = 1, tends: bool = True
+    ) -> int:
+        """Start a worker; its process id.
+
+        points: crash points in it. skew: how far its own clock is ahead. tends: whether it looks for ended leases.
+        """
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.crew", self.url, str(self.folder), name, str(self.lease),
-             str(skew), str(concurrency)],
+            [sys.executable, "-m", "tests.faults.crew", self.url, str(self.folder), name,
+             str(skew), str(concurrency), str(int(tends))],
             cwd=ROOT, env=os.environ | {crashpoints.VARIABLE: points},
         )  # fmt: skip
         self._started.append(process)
@@ -102,7 +111,7 @@ class Crew:
     def ended(self, pid: int) -> int:
         """Wait for the end of a worker; how it ended, as `subprocess` says it."""
         (process,) = [process for process in self._started if process.pid == pid]
-        return process.wait(60)
+        return process.wait(90)
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -115,6 +124,10 @@ class Crew:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    def expire(self) -> None:
+        """Let every lease that is held now end, as if its time had passed."""
+        end_leases(self.app.store)
 
     def go(self, attempt: int) -> None:
         """Let the handlers of this attempt go on."""
@@ -143,11 +156,13 @@ class Crew:
         self.app.close()
 
 
-def main(url: str, folder: str, name: str, lease: str, skew: str, concurrency: str) -> None:
+def main(url: str, folder: str, name: str, skew: str, concurrency: str, tends: str) -> None:
+    if not int(tends):
+        upkeep.PERIOD_SECONDS = 3600.0
     if float(skew):
         true_time = time.time
         time.time = lambda: true_time() + float(skew)
-    app = build(url, Path(folder), float(lease))
+    app = build(url, Path(folder))
     crashpoints.install(app.store)
     clock.follow(app.store)
     worker = Worker(app, name=name, concurrency=int(concurrency), grace=1.0)

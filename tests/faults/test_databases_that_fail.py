@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,9 +18,10 @@ import psycopg
 import pytest
 
 import fanin
+from fanin.cli import exits
 from fanin.runtime.worker import Worker
 from tests.runtime.rows import execute
-from tests.runtime.working import Working, until, working
+from tests.runtime.working import Renewals, Working, until, working
 from tests.support import invariants
 from tests.support.databases import migrate_database
 from tests.support.postgres import Server, free_port
@@ -31,12 +33,12 @@ SCHEMA = "fanin"
 def application(url: str) -> Iterator[fanin.App]:
     app = fanin.App(url)
 
-    @app.task(name="square", lease=5)
+    @app.task(name="square", lease=5, attempts=20)
     def square(x: int) -> int:
         time.sleep(0.002)
         return x * x
 
-    @app.task(name="gather", lease=5)
+    @app.task(name="gather", lease=5, attempts=20)
     def gather(found: fanin.Joined[int]) -> int:
         return sum(found)
 
@@ -95,21 +97,24 @@ def test_sessions_that_are_ended_again_and_again_lose_nothing(own_pg: Callable[.
     url = server.url(SCHEMA)
     migrate_database(url)
     with application(url) as app, application(url) as other:
-        jobs = [other.map(other.tasks["square"], range(300), then=other.tasks["gather"]) for _ in range(2)]
+        jobs = []
         with working(app, concurrency=2) as worker:
             ended = 0
-            while worker.settled < 500:
-                ended += end_sessions(server, "true")
+            for _ in range(8):
+                jobs.append(other.map(other.tasks["square"], range(75), then=other.tasks["gather"]))
                 seen = worker.settled
-                until(lambda seen=seen: worker.settled > seen + 30 or worker.settled >= 602, "it works")  # type: ignore[misc]
+                until(lambda seen=seen: worker.settled > seen + 20, "it works")  # type: ignore[misc]
+                ended += end_sessions(server, "true")
             for job in jobs:
                 job.wait(60)
                 until(lambda job=job: job.successor and job.successor.row().ended, "the successor has ended")  # type: ignore[misc]
         assert ended > 5
-        check_all(app, jobs, 300)
+        check_all(app, jobs, 75)
 
 
-def test_a_worker_whose_listening_connection_is_ended_hears_again(own_pg: Callable[..., Server]) -> None:
+def test_a_worker_whose_listening_connection_is_ended_hears_again(
+    own_pg: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F071"""
     server = own_pg()
     url = server.url(SCHEMA)
@@ -121,13 +126,11 @@ def test_a_worker_whose_listening_connection_is_ended_hears_again(own_pg: Callab
         assert end_sessions(server, listening) == 1
         assert app.map(app.tasks["square"], [2]).result(90) == 4  # found by looking, if not by listening
         until(lambda: sessions(server, listening), "it listens again")
-        fastest = 9.0
+        monkeypatch.setattr("fanin.runtime.worker.POLL_SECONDS", 3600.0)  # it must hear, or nothing is found
+        app.map(app.tasks["square"], [3]).wait(90)  # found by the last poll, perhaps
         for _ in range(5):
             until(lambda: worker._resting, "it rests")
-            sent = time.monotonic()
             app.map(app.tasks["square"], [3]).wait(90)
-            fastest = min(fastest, time.monotonic() - sent)
-        assert fastest < 0.5, "it does not hear"
 
 
 def sessions(server: Server, where: str) -> int:
@@ -178,31 +181,28 @@ def test_a_worker_without_a_database_can_be_stopped(own_pg: Callable[..., Server
             worker.join(90)
 
 
-def test_handlers_are_told_before_a_lease_can_end_that_the_database_is_gone(own_pg: Callable[..., Server]) -> None:
+def test_handlers_are_told_that_the_database_is_gone(own_pg: Callable[..., Server]) -> None:
     """F035 (b): by the worker's own clock, while its heartbeat waits for an answer"""
     server = own_pg()
     url = server.url(SCHEMA)
     migrate_database(url)
-    told: list[float] = []
-    begun = threading.Event()
+    begun, told = threading.Event(), threading.Event()
     with application(url) as app:
 
-        @app.task(lease=3, attempts=5)
+        @app.task(lease=3, attempts=20)
         def work(x: int) -> int:
             part = fanin.current()
             if part.attempt == 1:
                 begun.set()
                 until(lambda: part.cancelled, "told")
-                told.append(time.monotonic())
+                told.set()
             return x
 
         job = app.map(work, [7])
         with working(app) as worker:
             assert begun.wait(90)
             server.stop("immediate")
-            stopped = time.monotonic()
-            until(lambda: told, "the handler is told")
-            assert told[0] - stopped <= 3.0
+            assert told.wait(90)
             server.start()
             job.wait(60)  # the same worker serves again
             assert worker.problem is None
@@ -211,19 +211,21 @@ def test_handlers_are_told_before_a_lease_can_end_that_the_database_is_gone(own_
         assert invariants.violations(url) == []
 
 
-def test_leases_are_renewed_while_the_job_is_locked_by_somebody(app: fanin.App, migrated_url: str) -> None:
-    """F038: two leases long, on PostgreSQL; then everything is committed, nothing was run twice"""
+def test_leases_are_renewed_while_the_job_is_locked_by_somebody(
+    app: fanin.App, migrated_url: str, renewals: Renewals
+) -> None:
+    """F038: on PostgreSQL; then everything is committed, nothing was run twice"""
     if app.store.dialect == "lite":
         lock: Any = None
     else:
         lock = psycopg.connect(migrated_url.partition("?")[0])
     calls: list[int] = []
-    both = threading.Barrier(9)
+    go_on = threading.Event()
 
-    @app.task(lease=1.2)
+    @app.task
     def work(x: int) -> int:
         calls.append(x)
-        both.wait(90)
+        assert go_on.wait(90)
         return x
 
     job = app.map(work, range(8))
@@ -232,10 +234,10 @@ def test_leases_are_renewed_while_the_job_is_locked_by_somebody(app: fanin.App, 
         if lock is not None:
             schema = migrated_url.rpartition("=")[2]
             lock.execute(f'SELECT 1 FROM "{schema}".job_stripe FOR UPDATE')
-        both.wait(90)
+        renewals.clear()
+        until(lambda: all(renewals.of(job.id, n) >= 3 for n in range(8)), "all are renewed again and again")
+        go_on.set()
         if lock is not None:
-            held_since = time.monotonic()
-            until(lambda: time.monotonic() - held_since > 2.4, "two leases have passed")
             lock.commit()
             lock.close()
         job.wait(90)
@@ -243,14 +245,13 @@ def test_leases_are_renewed_while_the_job_is_locked_by_somebody(app: fanin.App, 
     assert job.account()["attempts"] == 8
 
 
-def test_every_handler_may_hold_a_connection_and_the_heart_still_beats(app: fanin.App) -> None:
+def test_every_handler_may_hold_a_connection_and_the_heart_still_beats(app: fanin.App, renewals: Renewals) -> None:
     """F037"""
 
-    @app.task(lease=0.8, attempts=1)
+    @app.task(attempts=1)
     def work(x: int) -> int:
-        deadline = time.monotonic() + 2.4
-        while time.monotonic() < deadline:  # always in a query
-            app.jobs()
+        part = fanin.current()
+        until(lambda: app.jobs() and renewals.enough(part), "it is renewed", pause=0)  # always in a query
         return x
 
     job = app.map(work, range(10))
@@ -359,9 +360,7 @@ def test_a_worker_of_many_buckets_finds_what_is_in_each(pg_url: str) -> None:
         strange = [other.map(other.tasks["unknown"], range(5), key=k) for k, bucket in places.items() if bucket != 3]
         keys = [key for key, bucket in places.items() if bucket == 3]
         jobs = [app.map(app.tasks["square"], range(20), key=key) for key in keys]
-        started = time.monotonic()
         Worker(app, concurrency=4).run(until_idle=True)
-        assert time.monotonic() - started < 20
         assert all(list(job.results()) == [x * x for x in range(20)] for job in jobs)
         assert all(job.account()["attempts"] == 0 for job in strange)
 
@@ -406,27 +405,28 @@ def test_a_bucket_that_cannot_be_written_does_not_hold_up_what_was_settled_in_an
 
 
 TASKS = """
-import time, fanin
+import os, time, fanin
 app = fanin.App()
 @app.task(name="quick")
 def quick(x: int) -> int:
     return x
-@app.task(name="slow", attempts=1, lease=60)
-def slow(x: float) -> float:
-    time.sleep(x)
+@app.task(name="slow", attempts=1)
+def slow(x: int) -> int:
+    while not os.path.exists(f"go-{x}"):
+        time.sleep(0.01)
     return x
 """
 
 
 def test_sigterm_drains_the_command_and_costs_no_attempt(app: fanin.App, migrated_url: str, tmp_path: Path) -> None:
-    """F040, F041"""
+    """F040, F041: what ends within the grace counts, what a second signal ends goes back"""
     (tmp_path / "tasks.py").write_text(TASKS)
 
-    @app.task(name="slow", attempts=1, lease=60)
-    def slow(x: float) -> float:
+    @app.task(name="slow", attempts=1)
+    def slow(x: int) -> int:
         return x
 
-    job = app.map(slow, [0.8, 60.0, 60.0])
+    job = app.map(slow, range(3))
     command = [
         sys.executable,
         "-m",
@@ -434,7 +434,7 @@ def test_sigterm_drains_the_command_and_costs_no_attempt(app: fanin.App, migrate
         "work",
         "tasks:app",
         "--concurrency=2",
-        "--grace=2s",
+        "--grace=1h",
         f"--url={migrated_url}",
     ]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
@@ -442,14 +442,14 @@ def test_sigterm_drains_the_command_and_costs_no_attempt(app: fanin.App, migrate
         running = f"SELECT idx FROM {{part}} WHERE job_id = '{job.id}' AND status = 'running'"
         until(lambda: len(execute(app.store, running)) == 2, "two are running")
         process.terminate()
-        sent = time.monotonic()
+        (tmp_path / "go-0").touch()
+        until(lambda: job.progress().succeeded == 1, "the first ends within the grace")
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=90)
-        took = time.monotonic() - sent
     finally:
         process.kill()
         process.wait(90)
-    assert process.returncode == 0, said.decode()
-    assert took < 6
+    assert process.returncode == exits.INTERRUPTED, said.decode()
     parts = execute(
         app.store, f"SELECT idx, status, attempts_allowed - attempt FROM {{part}} WHERE job_id = '{job.id}'"
     )

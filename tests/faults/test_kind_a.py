@@ -137,6 +137,7 @@ def test_F005_a_process_dies_between_the_last_part_and_the_completion(crew: Crew
     progress = job.progress()
     assert (progress.status, progress.succeeded) == (("completed", 1) if committed else ("running", 0))
     assert (job.successor is not None) is committed
+    crew.expire()
     with working(crew.app):
         job.wait(90)
         assert job.successor is not None

@@ -12,6 +12,7 @@ import fanin
 from fanin.domain import limits
 from fanin.protocol import redrive
 from tests.protocol.helpers import events, part
+from tests.runtime.rows import end_deadlines
 from tests.runtime.working import until, working
 
 
@@ -108,11 +109,12 @@ def test_F013_a_failed_job_is_opened_again_once_by_operators_who_ask_together(ap
     ]
 
 
+@pytest.mark.usefixtures("renewals")
 def test_F014_fail_fast_while_siblings_are_running(app: fanin.App, caplog: pytest.LogCaptureFixture) -> None:
     begun, fail, finish = threading.Semaphore(0), threading.Event(), threading.Event()
     told: list[int] = []
 
-    @app.task(lease=1.5, attempts=1)
+    @app.task(attempts=1)
     def work(x: int) -> int:
         begun.release()
         if x == 0:
@@ -150,7 +152,7 @@ def test_F016_the_join_hands_over_successes_failures_and_what_was_abandoned(app:
             raise ValueError("x" * 1_000_000)
         if x >= 4:
             begun.set()
-            stuck.wait(60)
+            assert stuck.wait(90)
         return x
 
     @app.task
@@ -160,8 +162,10 @@ def test_F016_the_join_hands_over_successes_failures_and_what_was_abandoned(app:
             [[f.idx, f.status, f.type, len(f.message) + len(f.traceback)] for f in found.failures],
         ]
 
-    job = app.map(work, range(6), then=after, give_up_after=1.0, give_up="proceed", tolerate=6, fail_fast=False)
+    job = app.map(work, range(6), then=after, give_up_after="1h", give_up="proceed", tolerate=6, fail_fast=False)
     with working(app, concurrency=6):
+        until(lambda: job.progress().remaining == 2, "all but the stuck ones have ended")
+        end_deadlines(app.store)
         job.wait(90)
         stuck.set()
         until(lambda: job.progress().abandoned == 2, "what was open is abandoned")

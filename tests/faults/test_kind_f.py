@@ -23,6 +23,7 @@ def test_F042_a_worker_is_killed_while_it_claims_and_works(crew: Crew, point: st
     """the points of the completion are those of F005"""
     job = crew.map("quick", range(3), then=crew.app.tasks["after"])
     assert crew.ended(crew.start(points=f"{point}=kill@2")) == -signal.SIGKILL
+    crew.expire()
     with working(crew.app):
         job.wait(90)
         assert job.successor is not None

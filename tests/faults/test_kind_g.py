@@ -20,22 +20,21 @@ from tests.support.postgres import Server
 
 
 def test_F047_worker_clocks_that_disagree_decide_nothing(pg_server: Server, crew: Crew) -> None:
-    """ten minutes behind and ten ahead: nothing is reclaimed from a holder, deadlines and retries are on time"""
+    """ten minutes behind and ten ahead: no lease of a minute is taken for over, deadlines and retries are on time"""
     held = crew.map("gated", range(2))
     for n, skew in enumerate((-600.0, 600.0)):
         crew.start(f"pod-{n}", skew=skew)
     crew.until_called("gated", 0, 1)
     crew.until_called("gated", 1, 1)
     asked = time.time()
-    deadline = crew.map("gated", [1], give_up_after=1.0, delay=30.0)
+    deadline = crew.map("gated", [1], give_up_after=1.0, delay=3600.0)
     delayed = crew.map("quick", range(3), delay=1.0)
     until(lambda: deadline.progress().ended, "the deadline has passed")
     assert deadline.row().outcome == "gave_up"
-    assert 1.0 <= time.time() - asked < 1.0 + 2.0 + 2.0
     with working(crew.app):
         delayed.wait(90)
-    assert 1.0 <= time.time() - asked < 30.0
-    until(lambda: time.time() - asked > 2.5 * crew.lease, "two and a half leases have passed")
+    for early in (deadline, delayed):
+        assert (early.row().finished_at or 0.0) >= asked + 1.0  # and none waited for a clock that is ten minutes behind
     crew.go(1)
     held.wait(90)
     assert list(held.results()) == [[0, 1], [1, 1]]
@@ -44,10 +43,10 @@ def test_F047_worker_clocks_that_disagree_decide_nothing(pg_server: Server, crew
 
 def test_F048_a_suspended_worker_without_a_rival_finishes_its_own_attempt(crew: Crew) -> None:
     job = crew.map("gated", [7])
-    pid = crew.start()
+    pid = crew.start(tends=False)
     crew.until_called("gated", 0, 1)
     with crew.paused(pid):
-        until(lambda: say(crew.app.store, "SELECT 1 FROM fanin.part WHERE due_at < fanin.clock() - 1"), "it is over")
+        crew.expire()
         crew.go(1)
     job.wait(90)
     assert list(job.results()) == [[7, 1]]
@@ -59,6 +58,7 @@ def test_F048_a_suspended_worker_is_fenced_before_its_next_effect(crew: Crew) ->
     pid = crew.start("suspended")
     crew.until_called("careful", 0, 1)
     with crew.paused(pid), working(crew.app, concurrency=1):
+        crew.expire()
         crew.until_called("careful", 0, 2)
         crew.go(2)
         job.wait(90)

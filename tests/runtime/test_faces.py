@@ -83,7 +83,7 @@ def test_waiting_has_a_limit_and_the_job_goes_on(app: fanin.App) -> None:
 def test_a_wait_that_runs_the_parts_itself_does_not_wait_for_the_grace_of_its_worker(
     app: fanin.App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Worker.__init__.__kwdefaults__, "grace", 3600.0)
+    monkeypatch.setitem(Worker.__init__.__kwdefaults__ or {}, "grace", 3600.0)
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task

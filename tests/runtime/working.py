@@ -89,8 +89,14 @@ class Renewals:
     def count(self, job_id: str, idx: int) -> None:
         self._times[job_id, idx] += 1
 
+    def of(self, job_id: str, idx: int) -> int:
+        return self._times[job_id, idx]
+
     def enough(self, part: Part) -> bool:
-        return self._times[part.job_id, part.idx] >= 3
+        return self.of(part.job_id, part.idx) >= 3
+
+    def clear(self) -> None:
+        self._times.clear()
 
 
 @pytest.fixture
