@@ -16,6 +16,7 @@ from fanin.job import Job
 from fanin.payloads import Feed, Spool
 from fanin.protocol import read
 from fanin.protocol.steps import Txn
+from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
@@ -217,6 +218,7 @@ class App:
         stripes: int | None,
         meta: Any,
     ) -> NewJob:
+        refuse_while_starting("not submitted")
         if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
             raise BadOption(f"key={key!r}: use 1 to {limits.KEY_CHARS} printable characters, or None")
         if stripes is not None and not 1 <= stripes <= limits.STRIPES:

@@ -322,9 +322,14 @@ class Processes:
         task, claim = running.task, running.claim
         running.start()  # the pool starts as many as it has processes; the worker claims no more than that
         where = (task.function.__module__, task.function.__qualname__)
-        running.handle = self._pool.schedule(
-            run_in_child, args=[where, task.name, self._store.url, claim, task.lease], timeout=task.timeout
-        )
+        arguments = [where, task.name, self._store.url, claim, task.lease]
+        try:
+            running.handle = self._pool.schedule(run_in_child, args=arguments, timeout=task.timeout)
+        except RuntimeError as problem:  # the pool has given up: its processes end before they take work
+            raise BadOption(
+                f"mode='process': no process for handlers can be started ({problem}); what it said stands above. "
+                "Each one imports the module that defines the task, and a script its main module"
+            ) from problem
         running.handle.add_done_callback(lambda future: self._finished(running, future))
 
     def _finished(self, running: Running, future: Any) -> None:

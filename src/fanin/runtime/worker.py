@@ -21,6 +21,7 @@ from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import finish, lease, read
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import Again, Txn, TxnFactory
+from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
@@ -65,6 +66,7 @@ class Worker:
         grace: float = GRACE_SECONDS,
         on_part: OnPart | None = None,
     ) -> None:
+        refuse_while_starting("no worker was started")
         if concurrency < 1:
             raise BadOption(f"concurrency={concurrency}: at least 1 handler must be able to run")
         if not 1 <= batch <= limits.CLAIM_PARTS:
