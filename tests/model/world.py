@@ -230,6 +230,9 @@ class Rules:
         view.put(key, but(row, _0=left, _1=row[OK] + v["succeeded"], _2=row[FAILED] + v["failed"]))
         return [(left, row[SEALED])]
 
+    def finish_judged(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        return [('"quorum"' in view.job()[POLICY],)]
+
     def finish_count_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.job()
         left = row[OPEN] - v["emptied"]

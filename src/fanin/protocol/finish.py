@@ -84,6 +84,7 @@ def settle(
             if answer.verdict is Verdict.OK and reports[n].claim.job_id in counted.ended:
                 answers[n] = msgspec.structs.replace(answer, verdict=Verdict.LAST)
     if log:
+        log.sort(key=lambda row: row[:4])  # two batches may write down the same refusals: in one order
         yield SQL.log_attempts(bucket=bucket, rows=log)
     return [answers[n] for n in range(len(reports))]
 
@@ -130,11 +131,12 @@ def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
             }  # fmt: skip
             counted = yield SQL.count_down(**numbers, locked=judges)
             if not counted and not judges:
-                # Closed, or successes are judged too. The stripes of a job agree in both, so none of them is
-                # written yet, and all can still be locked in order.
-                yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
-                judges = True
-                counted = yield SQL.count_down(**numbers, locked=True)
+                # Closed, or successes are judged too; the stripes of a job agree in both. Only a judged one may be
+                # locked with all others now: a write that waited for a close keeps its one row locked, out of order.
+                judges = any(judged for (judged,) in (yield SQL.judged(bucket=bucket, job_id=job_id, stripe=stripe)))
+                if judges:
+                    yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
+                    counted = yield SQL.count_down(**numbers, locked=True)
             if not counted:
                 closed.add(job_id)
                 break

@@ -107,6 +107,10 @@ UPDATE fanin.job_stripe SET remaining = remaining - :succeeded - :failed, succee
 WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe AND NOT closed AND (:locked OR NOT judged)
 RETURNING remaining, sealed;
 
+-- name: judged
+-- Whether the successes of a job are judged. It never changes, so no lock is needed.
+SELECT judged FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id AND stripe = :stripe;
+
 -- name: count_stripes
 -- The second level: of the job's stripes, so many have just become empty. Who takes it to zero ends the job.
 UPDATE fanin.job SET open_stripes = open_stripes - :emptied
