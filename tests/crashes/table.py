@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fanin.domain import limits
+from fanin.domain.events import Event
 from fanin.domain.model import Claim, Report, Settled
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, redrive, submit
+from fanin.protocol import close, finish, lease, outbox, redrive, submit
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import TxnFactory
 from tests.races.stage import BUCKET, LAPSED, Stage, succeed
@@ -278,3 +279,41 @@ def redrive_all(stage: Stage) -> TxnFactory[int]:
 def redrive_chosen(stage: Stage) -> TxnFactory[int]:
     job_id = ended_job(stage)
     return lambda: redrive.redrive(BUCKET, job_id, 1, 2, [0])
+
+
+# Events on their way out.
+
+
+@row("outbox.take", "the events of two jobs")
+def take_events(stage: Stage) -> TxnFactory[list[Event]]:
+    stage.events(2)
+    return stage.taking()
+
+
+@row("outbox.take", "an event whose relay was lost once too often, beside a fresh one")
+def take_spent(stage: Stage) -> TxnFactory[list[Event]]:
+    stage.events(2)
+    stage.wear_out(1)
+    return stage.taking()
+
+
+@row("outbox.settle", "one published, one refused, one parked, one unsent, one lost")
+def settle_events(stage: Stage) -> TxnFactory[list[str]]:
+    stage.events(5)
+    claim_id, events = stage.taken(lease=-1.0, limit=1)
+    lost = events[0].key
+    _, again = stage.taken(lease=60.0, limit=1)
+    assert [event.key for event in again] == [lost]
+    claim_id, events = stage.taken()
+    published, refused, parked, unsent = (event.key for event in events)
+    refusals = [outbox.Refusal(parked, 0.0, "never", True), outbox.Refusal(refused, 5.0, "not now")]
+    return lambda: outbox.settle(BUCKET, claim_id, [published, lost], refusals, [unsent], 1.0)
+
+
+@row("outbox.retry", "a parked event beside a published one")
+def retry_events(stage: Stage) -> TxnFactory[int]:
+    stage.events(2)
+    claim_id, (one, two) = stage.taken()
+    refusal = outbox.Refusal(two.key, 0.0, "never", True)
+    stage.store.run(lambda: outbox.settle(BUCKET, claim_id, [one.key], [refusal], [], 0.0))
+    return lambda: outbox.retry(BUCKET)

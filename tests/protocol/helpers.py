@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from fanin.domain import identity, limits
+from fanin.domain.events import Event
 from fanin.domain.model import Claim, JobRow, NewJob, Report, Settled, Spec, Verdict
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, read, submit
+from fanin.protocol import close, finish, lease, outbox, read, submit
 from fanin.protocol.steps import Query, Rows, Txn
 from fanin.stores.base import Store
 
@@ -113,6 +114,20 @@ def run_all(store: Store, **options: Any) -> list[Verdict]:
     """Claim everything that is ready and succeed with it."""
     held = claim_all(store, **options)
     return verdicts(store, *map(done, held)) if held else []
+
+
+def take(store: Store, limit: int = limits.CLAIM_EVENTS, seconds: float = 60.0) -> tuple[str, list[Event]]:
+    """One claim of a relay: its claim id, and the events."""
+    claim_id = identity.new_claim_id()
+    return claim_id, store.run(lambda: outbox.take(0, limit, seconds, claim_id, "r"))
+
+
+def publish(store: Store) -> list[str]:
+    """Claim all events that may be claimed, and mark them. Their keys."""
+    claim_id, events = take(store)
+    keys = [event.key for event in events]
+    assert store.run(lambda: outbox.settle(0, claim_id, keys, [], [], 0.0)) == []
+    return keys
 
 
 def cancel(store: Store, job_id: str, reason: str | None = None) -> bool:

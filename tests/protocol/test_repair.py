@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fanin.domain.policy import Policy
-from fanin.protocol import lease, repair
+from fanin.protocol import lease, outbox, redrive, repair
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
     THEN,
@@ -19,10 +19,12 @@ from tests.protocol.helpers import (
     failed,
     make,
     make_open,
+    publish,
     retried,
     run_all,
     say,
     settle,
+    take,
 )
 
 
@@ -74,6 +76,35 @@ def with_family(store: Store) -> str:
     return job_id
 
 
+def taken(store: Store) -> str:
+    job_id = ended(store)
+    take(store)
+    return job_id
+
+
+def delivered(store: Store) -> str:
+    job_id = ended(store)
+    publish(store)
+    return job_id
+
+
+def parked(store: Store) -> str:
+    job_id = ended(store)
+    claim_id, events = take(store)
+    refusals = [outbox.Refusal(event.key, 0.0, "no", True) for event in events]
+    store.run(lambda: outbox.settle(0, claim_id, [], refusals, [], 0.0))
+    return job_id
+
+
+def twice(store: Store) -> str:
+    """A job whose two runs have ended; neither event has left."""
+    job_id = make(store, 1)
+    settle(store, failed(claim(store)[0]))
+    assert store.run(lambda: redrive.redrive(0, job_id, 1, 1)) == 2
+    run_all(store)
+    return job_id
+
+
 LOOSE = (
     "ALTER TABLE fanin.part DROP CONSTRAINT {0}",
     "PRAGMA ignore_check_constraints = ON",
@@ -102,7 +133,16 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("j7", running, "UPDATE fanin.part SET attempts_allowed = attempt, ready = false WHERE status = 'pending'"),
     ("j8", cancelled, "UPDATE fanin.job_stripe SET closed = false"),
     ("f7", checkpointed, "UPDATE fanin.part SET checkpoint_attempt = attempt + 1"),
+    ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/finished/2'"),
+    ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/completed'"),
+    ("o4", ended, "UPDATE fanin.outbox SET status = 'published'"),
+    ("o4", delivered, "UPDATE fanin.outbox SET status = 'waiting'"),
+    ("o5", taken, "UPDATE fanin.outbox SET claim_id = NULL"),
+    ("o5", taken, "UPDATE fanin.outbox SET tries = 0"),
     ("o6", ended, "UPDATE fanin.outbox SET seq = 2"),
+    ("o7", twice, "UPDATE fanin.outbox SET status = 'published', published_at = 1 WHERE seq = 2"),
+    ("o8", parked, "UPDATE fanin.outbox SET error = NULL"),
+    ("o8", parked, "UPDATE fanin.outbox SET parked_at = NULL"),
     ("s1", running, "UPDATE fanin.job SET open_stripes = 2"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET sealed = false WHERE stripe = 1"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET closed = true WHERE stripe = 1"),
@@ -164,7 +204,18 @@ def test_every_invariant_has_planted_corruption(store: Store) -> None:
 
 
 def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: Clock) -> None:
-    for make_it in (checkpointed, ended, with_family, running, opened, cancelled, two_stripes):
+    for make_it in (
+        checkpointed,
+        ended,
+        delivered,
+        parked,
+        taken,
+        with_family,
+        running,
+        opened,
+        cancelled,
+        two_stripes,
+    ):
         make_it(store)
     make(store, 0)
     make(store, 3, delay=1_000.0)

@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain import limits
+from fanin.domain.events import Event
 from fanin.domain.identity import keyed_job_id
 from fanin.domain.model import Claim, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, submit
+from fanin.protocol import close, finish, lease, outbox, submit
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
@@ -72,15 +74,37 @@ class Stage:
         return found
 
     def claiming(self, leases: dict[str, float] = LEASES, limit: int = 1) -> TxnFactory[list[Claim]]:
-        claim_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
+        claim_id = self._claim_id()
         return lambda: lease.claim(BUCKET, QUEUE, leases, limit, claim_id, "w")
 
     def exchanging(self, reports: Sequence[Report], limit: int = 10) -> TxnFactory[Exchanged]:
-        claim_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
+        claim_id = self._claim_id()
         return lambda: exchange(BUCKET, reports, [QUEUE], LEASES, limit, claim_id, "w")
 
     def settled(self, reports: Sequence[Report]) -> list[Settled]:
         return self.store.run(lambda: finish.settle(BUCKET, reports, "w"))
+
+    def events(self, count: int) -> None:
+        """So many jobs that have ended, each with its event."""
+        for n in range(count):
+            self.job(0, f"ended {n}", successor=None)
+
+    def taking(self, lease: float = 60.0, limit: int = 10, claim_id: str | None = None) -> TxnFactory[list[Event]]:
+        claim_id = claim_id or self._claim_id()
+        return lambda: outbox.take(BUCKET, limit, lease, claim_id, "r")
+
+    def taken(self, lease: float = 60.0, limit: int = 10) -> tuple[str, list[Event]]:
+        """A relay's claim: its id and its events."""
+        claim_id = self._claim_id()
+        return claim_id, self.store.run(self.taking(lease, limit, claim_id))
+
+    def wear_out(self, count: int) -> None:
+        """So many events have been lost with their relays as often as is allowed."""
+        for _ in range(limits.EVENT_TRIES):
+            self.taken(lease=-1.0, limit=count)
+
+    def _claim_id(self) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
 
     def drain(self) -> None:
         """Ordinary workers, until there is nothing left to do: every lease that is still held runs out at once."""

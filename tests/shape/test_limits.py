@@ -9,7 +9,20 @@ import fanin
 from fanin.domain import limits
 
 PACKAGE = Path(fanin.__file__).parent
-UNITS = ("PARTS", "LEVELS", "BYTES", "CHARS", "SECONDS", "TRIES", "MIN", "MAX", "ATTEMPTS", "STRIPES", "BUCKETS")
+UNITS = (
+    "PARTS",
+    "LEVELS",
+    "BYTES",
+    "CHARS",
+    "SECONDS",
+    "TRIES",
+    "MIN",
+    "MAX",
+    "ATTEMPTS",
+    "STRIPES",
+    "BUCKETS",
+    "EVENTS",
+)
 
 
 def names() -> set[str]:

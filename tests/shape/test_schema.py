@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from fanin.stores.base import Store
@@ -80,11 +81,12 @@ def test_both_databases_have_the_same_tables_and_columns() -> None:
         if head.isidentifier():
             words = [line.split()[0] for line in lines]
             tables[head] = {w for w in words if w == w.lower() and w.isidentifier() and w != "with"}
+    connection = apsw.Connection(":memory:")
+    connection.execute(narrow.read_text().replace("\n\n", ";\n"))
     found: dict[str, set[str]] = {}
-    for block in narrow.read_text().split("\n\n"):
-        if block.startswith("CREATE TABLE"):
-            name = block.split()[2].removeprefix("fanin_")
-            words = [line.split()[0] for line in block.splitlines()[1:-1]]
-            found[name] = {w for w in words if w == w.lower() and w.isidentifier()}
+    for name, column in connection.execute(
+        "SELECT t.name, c.name FROM sqlite_master AS t JOIN pragma_table_info(t.name) AS c WHERE t.type = 'table'"
+    ):
+        found.setdefault(str(name).removeprefix("fanin_"), set()).add(str(column))
     assert found == {name: columns - {"xid"} for name, columns in tables.items()}
     assert len(found["part"]) > 15

@@ -11,6 +11,9 @@ import pytest
 from fanin.domain import states
 from fanin.domain.policy import Policy
 from fanin.domain.states import (
+    EVENT_EDGES,
+    EVENT_STATES,
+    EVENT_UNSENT,
     JOB_EDGES,
     JOB_ENDED,
     JOB_STATES,
@@ -20,7 +23,7 @@ from fanin.domain.states import (
     PART_LIVE,
     PART_STATES,
 )
-from fanin.protocol import close, lease, redrive, repair, steps
+from fanin.protocol import close, lease, outbox, redrive, repair, steps
 from fanin.protocol.steps import Query
 from fanin.stores import migrate
 from fanin.stores.base import Store
@@ -41,6 +44,7 @@ from tests.protocol.helpers import (
     seal,
     settle,
     sweep_all,
+    take,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,15 +74,18 @@ def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str
     assert f"CHECK ((status IN {JOB_ENDED!r}) = (finished_at IS NOT NULL))" in text
     assert f"CHECK (NOT ready OR status IN {PART_LIVE!r})" in text
     assert "CHECK ((status = 'succeeded') = (result IS NOT NULL))" in text
+    assert f"outbox ADD COLUMN status text NOT NULL DEFAULT 'waiting'\n    CHECK (status IN {EVENT_STATES!r})" in text
+    assert f"WHERE status IN {EVENT_UNSENT!r}" in text
 
 
 def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None:
     assert PART_LIVE + PART_ENDED == PART_STATES
     assert ("open", "running", *JOB_ENDED) == JOB_STATES
-    for edges, every in ((JOB_EDGES, JOB_STATES), (PART_EDGES, PART_STATES)):
+    for edges, every in ((JOB_EDGES, JOB_STATES), (PART_EDGES, PART_STATES), (EVENT_EDGES, EVENT_STATES)):
         assert {e.source for e in edges} | {e.target for e in edges} == set(every)
         assert len(set(edges)) == len(edges)
     assert not any(e.source == "succeeded" for e in PART_EDGES)
+    assert not any(e.source == "published" for e in EVENT_EDGES)
     assert {e.verb for e in JOB_EDGES if e.source in JOB_ENDED} == {"redrive"}
 
 
@@ -93,6 +100,11 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "submit.seal_job": ("job", {"seal"}),
     "finish.end_job": ("job", {"finish", "close"}),
     "redrive.reopen_job": ("job", {"redrive"}),
+    "outbox.claim_events": ("outbox", {"take"}),
+    "outbox.mark_published": ("outbox", {"mark"}),
+    "outbox.refuse_events": ("outbox", {"refuse"}),
+    "outbox.give_back": ("outbox", {"give back"}),
+    "outbox.retry_parked": ("outbox", {"retry"}),
 }
 """Every statement that changes a state, and what it does by the tables of states."""
 
@@ -119,7 +131,7 @@ def test_the_guard_of_a_write_names_the_states_that_it_leaves_and_the_write_thos
 ) -> None:
     (query,) = [q for q in STATEMENTS if f"{q.room}.{q.name}" == name]
     machine, verbs = WRITES[name]
-    edges = [e for e in {"part": PART_EDGES, "job": JOB_EDGES}[machine] if e.verb in verbs]
+    edges = [e for e in {"part": PART_EDGES, "job": JOB_EDGES, "outbox": EVENT_EDGES}[machine] if e.verb in verbs]
     sources, targets = {e.source for e in edges}, {e.target for e in edges}
     text = strip(query.texts[dialect])
     found = re.search(r"UPDATE fanin\.(\w+).*?SET\s(.*?)\n(?:FROM \w+ AS \w\n)?WHERE (.*?)RETURNING", text, re.DOTALL)
@@ -148,12 +160,12 @@ def test_the_guard_of_a_write_names_the_states_that_it_leaves_and_the_write_thos
 
 @pytest.mark.parametrize("query", STATEMENTS, ids=lambda q: f"{q.room}.{q.name}")
 def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_one(query: Query) -> None:
-    known = {PART_LIVE, JOB_ENDED, ("open", "running"), ("failed", "abandoned")}
+    known = {PART_LIVE, JOB_ENDED, EVENT_UNSENT, ("open", "running"), ("failed", "abandoned")}
     for text in query.texts.values():
         for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):
             assert literals(many) in known
         for one in re.findall(r"status (?:=|<>) '(\w+)'", strip(text)):
-            assert one in {*PART_STATES, *JOB_STATES}
+            assert one in {*PART_STATES, *JOB_STATES, *EVENT_STATES}
         for one in re.findall(r"outcome\S* (?:=|<>) '(\w+)'", strip(text)):
             assert one in OUTCOMES
 
@@ -168,14 +180,18 @@ CREATE FUNCTION fanin.audit_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 CREATE TRIGGER audit_part AFTER UPDATE ON fanin.part FOR EACH ROW
     WHEN (OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt) EXECUTE FUNCTION fanin.audit_it();
 CREATE TRIGGER audit_job AFTER UPDATE ON fanin.job FOR EACH ROW
-    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it()
+    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it();
+CREATE TRIGGER audit_event AFTER UPDATE ON fanin.outbox FOR EACH ROW
+    WHEN (OLD.status <> NEW.status OR OLD.tries <> NEW.tries) EXECUTE FUNCTION fanin.audit_it()
 """
 AUDIT_LITE = """
 CREATE TABLE fanin.audit (machine text, old text, new text);
 CREATE TRIGGER fanin.audit_part AFTER UPDATE ON fanin.part WHEN OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt
     BEGIN INSERT INTO fanin_audit VALUES ('part', OLD.status, NEW.status); END;
 CREATE TRIGGER fanin.audit_job AFTER UPDATE ON fanin.job WHEN OLD.status <> NEW.status
-    BEGIN INSERT INTO fanin_audit VALUES ('job', OLD.status, NEW.status); END
+    BEGIN INSERT INTO fanin_audit VALUES ('job', OLD.status, NEW.status); END;
+CREATE TRIGGER fanin.audit_event AFTER UPDATE ON fanin.outbox WHEN OLD.status <> NEW.status OR OLD.tries <> NEW.tries
+    BEGIN INSERT INTO fanin_audit VALUES ('outbox', OLD.status, NEW.status); END
 """
 
 
@@ -226,6 +242,13 @@ def everything(store: Store, clock: Clock) -> None:
     seal(store, opened, 1)
     (last,) = claim(store)
     settle(store, failed(last))
+    _, events = take(store, 3, seconds=-1.0)
+    claim_id, again = take(store)
+    assert {event.key for event in events} <= {event.key for event in again}
+    gone, waits, sticks, *rest = (event.key for event in again)
+    refusals = [outbox.Refusal(waits, 0.0, "no"), outbox.Refusal(sticks, 0.0, "no", True)]
+    assert store.run(lambda: outbox.settle(0, claim_id, [gone], refusals, rest, 0.0)) == []
+    assert store.run(lambda: outbox.retry(0)) == 1
 
 
 def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clock: Clock) -> None:
@@ -234,22 +257,25 @@ def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clo
     everything(store, clock)
     seen = {
         m: {(o, n) for machine, o, n in say(store, "SELECT * FROM fanin.audit") if machine == m}
-        for m in ("job", "part")
+        for m in ("job", "part", "outbox")
     }
     assert seen["job"] == {(e.source, e.target) for e in JOB_EDGES}
     assert seen["part"] == {(e.source, e.target) for e in PART_EDGES}
+    assert seen["outbox"] == {(e.source, e.target) for e in EVENT_EDGES}
 
 
 # The documents
 
 
-def test_the_page_of_states_draws_both_machines_and_lists_every_outcome() -> None:
+def test_the_page_of_states_draws_all_machines_and_lists_every_outcome() -> None:
     text = (ROOT / "docs/states.md").read_text()
-    assert re.findall(r"```mermaid\n(.*?)\n```", text, re.DOTALL) == [states.diagram("job"), states.diagram("part")]
+    assert re.findall(r"```mermaid\n(.*?)\n```", text, re.DOTALL) == [
+        states.diagram(machine) for machine in ("job", "part", "event")
+    ]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)
     assert tuple(outcome for outcome, _ in rows) == OUTCOMES
     assert {status for _, status in rows} == set(JOB_ENDED)
-    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES)}:
+    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES, *EVENT_EDGES)}:
         assert f"`{verb}`" in text
 
 

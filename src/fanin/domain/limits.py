@@ -29,6 +29,10 @@ SPOOL_BYTES = 16_000_000
 """Payloads held in memory by a submit before they go to a temporary file."""
 CLAIM_PARTS = 256
 """Parts taken by one claim."""
+CLAIM_EVENTS = 1_000
+"""Events taken by one claim of a relay."""
+EVENT_TRIES = 20
+"""An event that was refused so often, or lost with its relay, is parked."""
 SWEEP_PARTS = 2_000
 """Parts abandoned by one sweep transaction."""
 WAKE_PARTS = 1_000

@@ -1,4 +1,4 @@
-"""The state machines of jobs and parts, written once.
+"""The state machines of jobs, parts and events, written once.
 
 The CHECK constraints of the schema, the guards of the SQL and the diagram in ``docs/states.md`` are compared with
 these tables by tests; nothing else lists the states.
@@ -51,6 +51,18 @@ PART_EDGES = (
     Edge("abandoned", "redrive", "pending"),
 )
 
+EVENT_STATES = ("waiting", "claimed", "published", "parked")
+EVENT_UNSENT = ("waiting", "claimed")
+EVENT_EDGES = (
+    Edge("waiting", "take", "claimed"),
+    Edge("claimed", "take", "claimed"),
+    Edge("claimed", "mark", "published"),
+    Edge("claimed", "refuse", "waiting"),
+    Edge("claimed", "refuse", "parked"),
+    Edge("claimed", "give back", "waiting"),
+    Edge("parked", "retry", "waiting"),
+)
+
 OUTCOMES = (
     "all_ok",
     "with_failures",
@@ -63,8 +75,11 @@ OUTCOMES = (
 
 
 def diagram(machine: str) -> str:
-    """The Mermaid text of one machine, ``"job"`` or ``"part"``, as it stands in the docs."""
-    states, edges = {"job": (JOB_STATES, JOB_EDGES), "part": (PART_STATES, PART_EDGES)}[machine]
+    """The Mermaid text of one machine, ``"job"``, ``"part"`` or ``"event"``, as it stands in the docs."""
+    machines = {
+        "job": (JOB_STATES, JOB_EDGES), "part": (PART_STATES, PART_EDGES), "event": (EVENT_STATES, EVENT_EDGES),
+    }  # fmt: skip
+    states, edges = machines[machine]
     lines = ["stateDiagram-v2", f"    [*] --> {states[0]}"]
     if machine == "job":
         lines.append("    [*] --> running")

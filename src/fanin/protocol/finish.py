@@ -190,7 +190,7 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
             events.append((successor.id, 1, 1, successor.refused_facts()))
     for job_id, run, seq, facts in events:
         key = identity.finished_key(job_id, run)
-        yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_json(facts))
+        yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_json({"version": 1, **facts}))
     for successor in born:
         yield from successor.create(bucket)
 

@@ -138,8 +138,8 @@ RETURNING run, events, successor, root_id, depth, key, task;
 
 -- name: announce
 -- No ON CONFLICT: a second end of the same run is a bug and must abort.
-INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at)
-VALUES (:bucket, :event_key, :job_id, :seq, 'job.finished', :payload, fanin.clock());
+INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at, due_at)
+VALUES (:bucket, :event_key, :job_id, :seq, 'job.finished', :payload, fanin.clock(), fanin.clock());
 
 -- name: create_successor
 -- No ON CONFLICT: two successors of one run are a bug and must abort.

@@ -108,11 +108,41 @@ WHERE j.status IN ('completed', 'failed', 'cancelled') AND NOT s.closed AND s.re
 -- A checkpoint was written by an attempt that was current then.
 SELECT job_id, idx, checkpoint_attempt, attempt FROM fanin.part WHERE checkpoint_attempt > attempt;
 
+-- name: o1
+-- all buckets
+-- An event's key says its job and one of its runs.
+SELECT o.job_id, o.event_key FROM fanin.outbox AS o WHERE o.type = 'job.finished' AND NOT EXISTS
+    (SELECT 1 FROM fanin.job AS j WHERE j.bucket = o.bucket AND j.id = o.job_id AND o.seq <= j.run
+        AND o.event_key = 'job/' || o.job_id || '/finished/' || o.seq);
+
+-- name: o4
+-- all buckets
+-- An event has been published exactly if it says when.
+SELECT job_id, event_key, status, published_at FROM fanin.outbox
+WHERE (status = 'published') <> (published_at IS NOT NULL);
+
+-- name: o5
+-- all buckets
+-- A claimed event has its claim and a try.
+SELECT job_id, event_key, tries FROM fanin.outbox WHERE status = 'claimed' AND (claim_id IS NULL OR tries < 1);
+
 -- name: o6
 -- all buckets
 -- A job's events are numbered from 1 without holes.
 SELECT job_id, count(*) AS n, max(seq) AS top FROM fanin.outbox GROUP BY bucket, job_id
 HAVING count(*) <> max(seq) OR count(DISTINCT seq) <> count(*);
+
+-- name: o7
+-- all buckets
+-- A job's events are published in their order, unless one was parked.
+SELECT o.job_id, o.event_key, o.seq FROM fanin.outbox AS o WHERE o.status = 'published' AND EXISTS
+    (SELECT 1 FROM fanin.outbox AS e WHERE e.bucket = o.bucket AND e.job_id = o.job_id AND e.seq < o.seq
+        AND e.status IN ('waiting', 'claimed') AND e.parked_at IS NULL);
+
+-- name: o8
+-- all buckets
+-- A parked event says since when and why.
+SELECT job_id, event_key FROM fanin.outbox WHERE status = 'parked' AND (parked_at IS NULL OR error IS NULL);
 
 -- name: s1
 -- all buckets

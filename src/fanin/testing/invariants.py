@@ -2,7 +2,7 @@
 
 The rows are judged by the queries of ``fanin check``. What a table cannot show afterwards (that a part counted once
 per run, that no attempt number ever fell, that no state changed against the tables of ``fanin.domain.states``) is
-judged by a witness: triggers that write down every change of a job or part.
+judged by a witness: triggers that write down every change of a job, part or event.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fanin.domain.states import JOB_EDGES, PART_EDGES, Edge
+from fanin.domain.states import EVENT_EDGES, JOB_EDGES, PART_EDGES, Edge
 from fanin.protocol import repair
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
@@ -30,7 +30,11 @@ _PART = f"""INSERT INTO fanin.witness ({_COLUMNS}) SELECT 'part', NEW.job_id, NE
     FROM fanin.job AS j WHERE j.bucket = NEW.bucket AND j.id = NEW.job_id;"""
 _JOB = f"""INSERT INTO fanin.witness ({_COLUMNS})
     VALUES ('job', NEW.id, NULL, NEW.run, OLD.status, NEW.status, OLD.run, NEW.run, NULL, NULL);"""
+_EVENT = f"""INSERT INTO fanin.witness ({_COLUMNS})
+    VALUES ('event', NEW.job_id, NEW.seq, NULL, OLD.status, NEW.status, OLD.tries, NEW.tries, OLD.payload,
+    NEW.payload);"""
 _CHANGED = {
+    "outbox": "OLD.status <> NEW.status OR OLD.tries <> NEW.tries OR OLD.payload <> NEW.payload",
     "part": "OLD.status <> NEW.status OR OLD.attempt <> NEW.attempt "
     "OR coalesce(OLD.result, '') <> coalesce(NEW.result, '')",
     "job": "OLD.status <> NEW.status OR OLD.run <> NEW.run",
@@ -38,9 +42,9 @@ _CHANGED = {
 
 
 def install(store: Store) -> None:
-    """Put the witness into a database of a test: one table, two triggers."""
+    """Put the witness into a database of a test: one table, three triggers."""
     texts = [_TABLE[store.dialect]]
-    for table, body in (("part", _PART), ("job", _JOB)):
+    for table, body in (("part", _PART), ("job", _JOB), ("outbox", _EVENT)):
         if store.dialect == "pg":
             texts += [
                 f"CREATE OR REPLACE FUNCTION fanin.witness_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ "
@@ -90,6 +94,11 @@ HISTORY: dict[str, tuple[str, str]] = {
         "SELECT job_id, old, new, old_attempt AS old_run, new_attempt AS new_run FROM fanin.witness WHERE what = 'job' "
         f"AND ((old, new) NOT IN (VALUES {_edges(JOB_EDGES)}) "
         "OR new_attempt - old_attempt <> CASE WHEN new = 'running' AND old <> 'open' THEN 1 ELSE 0 END)",
+    ),
+    "e1": (
+        "An event changes its state only along the edges of its machine, and its content never.",
+        "SELECT job_id, idx AS seq, old, new, old_attempt, new_attempt FROM fanin.witness WHERE what = 'event' "
+        f"AND ((old, new) NOT IN (VALUES {_edges(EVENT_EDGES)}) OR old_result <> new_result)",
     ),
     "f4": (
         "The attempt of a part grows by one with each claim, and never falls.",

@@ -1,0 +1,94 @@
+"""What leaves through the outbox, and how it looks to the world: CloudEvents 1.0 around a versioned payload."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+TYPE_PREFIX = "fanin."
+CONTENT_TYPE = "application/json"
+ENVELOPE_TYPE = "application/cloudevents+json"
+DEFAULT_SOURCE = "/fanin"
+
+
+class JobFinished(msgspec.Struct, frozen=True):
+    """The payload of ``job.finished``: one run of a job has ended, whatever its outcome.
+
+    ``reason`` is for people. ``succeeded``, ``failed`` and ``abandoned`` count the parts. ``key`` is the caller's name
+    for the job, if it has one.
+    """
+
+    version: int
+    job_id: str
+    run: int
+    status: str
+    outcome: str
+    reason: str | None
+    succeeded: int
+    failed: int
+    abandoned: int
+    key: str | None
+    task: str
+
+
+PAYLOADS: dict[str, type[JobFinished]] = {"job.finished": JobFinished}
+"""Every type of event with its payload. ``docs/events.md`` shows the schema of each."""
+PAYLOAD_VERSION = 1
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A row of the outbox as a relay holds it. ``at`` is in seconds since the epoch, ``payload`` is JSON.
+
+    ``tries`` counts the claims that ended in a refusal or with the relay's end, the present one included.
+    """
+
+    bucket: int
+    key: str
+    job_id: str
+    seq: int
+    type: str
+    payload: str
+    at: float
+    tries: int = 1
+
+    @property
+    def time(self) -> str:
+        """When it happened, as RFC 3339 in UTC."""
+        return datetime.fromtimestamp(self.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+    def decoded(self) -> JobFinished:
+        """The payload. Fields that a newer version has added are left out."""
+        return msgspec.json.decode(self.payload, type=PAYLOADS[self.type])
+
+
+class _Version(msgspec.Struct):
+    version: int = 1
+
+
+def attributes(event: Event, source: str = DEFAULT_SOURCE) -> dict[str, str]:
+    """The context attributes of CloudEvents 1.0, all texts. ``id`` is the event key: the same on every delivery."""
+    version = msgspec.json.decode(event.payload, type=_Version).version
+    return {
+        "specversion": "1.0",
+        "id": event.key,
+        "source": source,
+        "type": f"{TYPE_PREFIX}{event.type}.v{version}",
+        "subject": event.job_id,
+        "time": event.time,
+        "datacontenttype": CONTENT_TYPE,
+        "partitionkey": event.job_id,
+        "sequence": f"{event.seq:010d}",
+    }
+
+
+def structured(event: Event, source: str = DEFAULT_SOURCE) -> bytes:
+    """The whole event as one JSON document: the same bytes on every delivery. Its type is `ENVELOPE_TYPE`."""
+    return msgspec.json.encode({**attributes(event, source), "data": msgspec.Raw(event.payload.encode())})
+
+
+def binary(event: Event, source: str = DEFAULT_SOURCE, prefix: str = "ce-") -> tuple[dict[str, str], bytes]:
+    """Headers and body: the attributes under ``prefix``, the payload alone as the body."""
+    found = attributes(event, source)
+    kind = found.pop("datacontenttype")
+    return {"content-type": kind, **{prefix + name: value for name, value in found.items()}}, event.payload.encode()
