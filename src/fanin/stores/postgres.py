@@ -467,6 +467,9 @@ _AGAIN = (
     errors.AdminShutdown, errors.CrashShutdown, errors.DiskFull, errors.OutOfMemory, errors.ReadOnlySqlTransaction,
     errors.IoError,
 )  # fmt: skip
+_STORAGE = ("md.c", "fd.c", "slru.c", "buffile.c", "xlog.c")
+"""Where the server's own source meets the disk. A quota that is used up, or a file that may not grow, has no SQLSTATE:
+it is reported as an internal error from one of these."""
 
 
 @contextlib.contextmanager
@@ -478,6 +481,10 @@ def translated(url: str) -> Iterator[None]:
         raise StoreBusy(f"{where(url)} asked for another try: {_first_line(problem)}") from problem
     except _AGAIN as problem:
         raise Unavailable(f"{where(url)}: {_first_line(problem)}") from problem
+    except errors.InternalError_ as problem:
+        if problem.diag.source_file not in _STORAGE:
+            raise
+        raise Unavailable(f"{where(url)} cannot write: {_first_line(problem)}") from problem
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
         raise StoreUnreachable(f"cannot reach {where(url)}: {_first_line(problem)}") from problem
 
