@@ -31,7 +31,7 @@ REPORT = ROOT / "docs" / "mutation.md"
 VARIABLE = "FANIN_MUTANT"
 SUITES = {
     "protocol": ["tests/protocol/test_guards.py tests/protocol/test_{room}.py", "tests/protocol"],
-    "races": ["tests/races"],
+    "races": ["tests/races/test_lock_order.py", "tests/races"],
     "crashes": ["tests/crashes"],
     "invariants": ["tests/invariants"],
     "runtime": ["tests/runtime"],
@@ -288,6 +288,17 @@ def main() -> int:
     if options.what == "list":
         print("\n".join(mutant.name + " equivalent" * (mutant.name in EQUIVALENT) for mutant in chosen))
         return 0
+    from tests.support.postgres import RUN_VARIABLE, Guard
+
+    guard = Guard()  # one server for all runs
+    os.environ[RUN_VARIABLE] = str(guard.directory)
+    try:
+        return run(options, chosen, found)
+    finally:
+        guard.close()
+
+
+def run(options: argparse.Namespace, chosen: list[Mutant], found: dict[Mutant, Noticed]) -> int:
     suites = options.suites.split(",")
     enough = len(suites) if options.all else options.enough
     chosen = [mutant for mutant in chosen if mutant.name not in EQUIVALENT]
