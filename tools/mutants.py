@@ -45,8 +45,7 @@ _KEY = re.compile(
     r"|s\.remaining > 0$"  # names the index of unswept stripes
 )
 _GUARD = re.compile(
-    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|published_at"
-    r"|claimed_until)\b"
+    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq)\b"
 )
 _CLAUSE_END = re.compile(r"(RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
 _LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED)?")
