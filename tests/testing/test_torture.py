@@ -27,10 +27,23 @@ from fanin.testing.torture.nursery import Nursery
 from fanin.testing.torture.report import Account, Control, never
 from fanin.testing.torture.worker import WorkerSpec
 
+HANG_SECONDS = 120.0
+"""No storm of these tests lasts so long: each ends when it has seen what it is for."""
+
 
 @pytest.mark.slow
 def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
-    account = run.torture(run.Request(store_url, seed=1, seconds=10, workers=6, controls=()), lambda _: None)
+    cuts = ["cut_request", "cut_reply", "cut_late"] if store_url.startswith("postgresql") else []
+
+    def enough(faults: dict[str, int], history: judge.History) -> bool:
+        return (
+            faults.get("kills", 0) >= 5 and faults.get("zombies", 0) >= 1 and history.stale[0] >= 1
+            and len(history.begun) > 20 and all(faults.get(cut) for cut in cuts)
+        )  # fmt: skip
+
+    account = run.torture(
+        run.Request(store_url, seed=1, seconds=HANG_SECONDS, workers=6, controls=()), lambda _: None, enough=enough
+    )
     assert account.findings == {}, account.examples
     assert account.check == []
     assert account.calm_seconds is not None
@@ -38,14 +51,14 @@ def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
     assert account.faults["zombies"] >= 1
     assert account.figures["stale_by_attempt"] >= 1
     assert account.figures["events"] == account.figures["runs"] > 20
-    if store_url.startswith("postgresql"):
-        assert sum(account.faults[f"cut_{kind}"] for kind in ("request", "reply", "late")) >= 5
+    if cuts:
         assert schemas(store_url) == []
 
 
 @pytest.mark.slow
 def test_a_storm_without_a_guard_is_caught(sqlite_url: str) -> None:
-    code, said = command("--url", sqlite_url, "--minutes", "0.2", "--seed", "2", "--break", "ended")
+    minutes = f"{HANG_SECONDS / 60:g}"  # it ends when the judge has noticed
+    code, said = command("--url", sqlite_url, "--minutes", minutes, "--seed", "2", "--break", "ended")
     assert code == exits.FAILED
     assert "runs ended twice" in said
     assert "CAUGHT  replay: fanin torture" in said
@@ -115,7 +128,9 @@ NOTHING_MISSING = Account(
 @pytest.mark.slow
 def test_what_was_kept_is_named_and_is_there(sqlite_url: str) -> None:
     account = run.torture(
-        run.Request(sqlite_url, seed=4, seconds=2, workers=2, jobs=2, controls=(), keep=True), lambda _: None
+        run.Request(sqlite_url, seed=4, seconds=HANG_SECONDS, workers=2, jobs=2, controls=(), keep=True),
+        lambda _: None,
+        enough=lambda _, history: len(history.submitted) == 2,
     )
     tables, histories = re.findall(r"sqlite:///(\S+), the histories in (\S+)", account.kept)[0]
     assert os.path.exists(tables)
@@ -165,7 +180,7 @@ def test_a_dead_torture_takes_its_processes_with_it(sqlite_url: str, tmp_path: P
     nursery.spawn("worker", WorkerSpec(url=ground.url, folder=str(tmp_path), name="1"))
     reader = Reader(str(tmp_path))
     born: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not born:
         assert time.monotonic() < deadline
         born = [line for line in reader.news() if line["e"] == "born"]
@@ -313,7 +328,7 @@ def test_an_unknown_guard_is_refused_with_those_that_exist() -> None:
 
 def command(*words: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "fanin", "torture", *words], capture_output=True, text=True, timeout=110
+        [sys.executable, "-m", "fanin", "torture", *words], capture_output=True, text=True, timeout=280
     )
     return done.returncode, done.stdout + ("" if "--json" in words else done.stderr)
 

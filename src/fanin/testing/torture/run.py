@@ -36,16 +36,21 @@ class Request(msgspec.Struct, frozen=True):
 
 
 Tell = Callable[[str], None]
+Enough = Callable[[dict[str, int], judge.History], bool]
+"""Whether a storm has shown enough: asked twice a second, with the faults so far and what was written down so far."""
 
 
-def torture(request: Request, tell: Tell, server: Server | None = None) -> Account:
-    """Do it all. ``tell`` gets a line about once a second. Raises `BadOption` for a wrong request."""
+def torture(request: Request, tell: Tell, server: Server | None = None, enough: Enough | None = None) -> Account:
+    """Do it all. ``tell`` gets a line about once a second. ``enough`` may end the storm before its time.
+
+    Raises `BadOption` for a wrong request.
+    """
     if request.broken is not None:
         breaks.check(request.broken)
     for guard in request.controls:
         breaks.check(guard)
     options = Options(request.seed, request.workers, request.jobs, request.broken)
-    account = _Trial(request.url, options, request.keep, server).whole(request.seconds, tell)
+    account = _Trial(request.url, options, request.keep, server).whole(request.seconds, tell, enough)
     if request.broken is None and account.verdict != "FAIL":
         longest = max(8.0, min(CONTROL_SECONDS, request.seconds / 2))
         for guard in request.controls:
@@ -69,11 +74,11 @@ class _Trial:
         self._looked = time.monotonic()
         self._label = f"without the guard {options.broken!r}" if options.broken else "storm"
 
-    def whole(self, seconds: float, tell: Tell) -> Account:
+    def whole(self, seconds: float, tell: Tell, enough: Enough | None) -> Account:
         keep = self._keep
         try:
             self._ground.create()
-            account = self._judged(seconds, tell)
+            account = self._judged(seconds, tell, enough)
             keep = keep or account.verdict == "FAIL"
             if keep:
                 account.kept = f"the tables at {self._ground.shown}, the histories in {self._folder}"
@@ -103,15 +108,15 @@ class _Trial:
         seconds = None if self._found.clean else time.monotonic() - began
         return Control(guard, sentence, seconds, report.summarize(self._found))
 
-    def _judged(self, seconds: float, tell: Tell) -> Account:
+    def _judged(self, seconds: float, tell: Tell, enough: Enough | None) -> Account:
         storm_seconds = seconds * STORM_SHARE
         with Storm(self._ground, self._options, self._folder, self._server) as storm:
             began = time.monotonic()
-            storm.rage(storm_seconds, self._progress(storm, tell), self._violated)
+            storm.rage(storm_seconds, self._progress(storm, tell), lambda: self._over(storm, enough))
             storm_seconds = time.monotonic() - began
             deadline = max(CALM_SECONDS, seconds * (1 - STORM_SHARE))
             calm = storm.settle(deadline, lambda t: tell(f"calm {t:.0f} s: {storm.last[0]} jobs are still running"))
-            faults = dict(storm.counts) | (dict(storm.proxy.counts) if storm.proxy is not None else {})
+            faults = storm.faults
         tables = judge.Tables(self._ground.tables())
         history = self._history.read(self._reader.news())
         in_storm, self._found = self._found, judge.live(tables, history)
@@ -130,8 +135,10 @@ class _Trial:
         account.never = report.never(account, self._ground.postgres, self._server is not None)
         return account
 
-    def _violated(self) -> bool:
-        """Look from time to time; a broken promise ends the storm."""
+    def _over(self, storm: Storm, enough: Enough | None) -> bool:
+        """Look from time to time; a broken promise ends the storm, and so does having seen enough."""
+        if enough is not None and enough(storm.faults, self._history.read(self._reader.news())):
+            return True
         pause = 0.5 if self._options.broken else LOOK_SECONDS
         if self._server is not None or time.monotonic() - self._looked < pause:
             return False

@@ -94,6 +94,11 @@ class Storm:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def faults(self) -> dict[str, int]:
+        """What was done so far, by the storm and by its proxy."""
+        return dict(self.counts) | (dict(self.proxy.counts) if self.proxy is not None else {})
+
     # The two phases.
 
     def rage(self, seconds: float, tell: Callable[[float], None], enough: Callable[[], bool]) -> None:
