@@ -9,7 +9,7 @@ BIN     := .venv/bin
 .PHONY: help demo test check bench prove format clean
 
 help:            ## list the targets
-	@sed -n 's/^\([a-z]*\): .*## /  make \1 \t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\): .*## /  make \1 \t/p' $(MAKEFILE_LIST)
 
 demo: .venv/.run ## print Python's standard library as one book, with workers killed on the way
 	@$(BIN)/python examples/book/demo.py $(ARGS)
@@ -26,6 +26,15 @@ check: .venv/.dev ## formatting, lint, types, floors and the SQL rules
 
 bench: .venv/.dev ## measure parts per second beside the raw limit of the database
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-full: .venv/.dev ## measure everything, about half an hour (ARGS='speed peers' to choose stages)
+	@$(BIN)/python -m bench --full $(ARGS)
+
+bench-peers: .venv/.dev ## measure the same job on other libraries (ARGS='celery huey' to choose)
+	@$(BIN)/python -m bench --peers $(ARGS)
+
+bench-report: .venv/.dev ## write docs/benchmarks.md from the figures of the full run
+	@$(BIN)/python -m bench --report
 
 prove: .venv/.dev ## run the long form of every suite and write docs/proof.md (MINUTES=60)
 	@$(BIN)/python -m tools.prove --minutes $(MINUTES) $(ARGS)

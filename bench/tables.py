@@ -10,6 +10,8 @@ from rich.table import Table
 
 from bench.summary import Row
 
+WIDEST_ROWS = 6
+
 
 class Column(NamedTuple):
     key: str
@@ -31,6 +33,10 @@ def _percent(value: float) -> str:
 
 def _decimal(value: float) -> str:
     return f"{value:.3f}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2g} ×"
 
 
 class Kind(NamedTuple):
@@ -104,8 +110,61 @@ MEMORY = Kind(
 )
 
 
+CONTENTION = Kind(
+    "Single parts of one job, one to a transaction",
+    [
+        Column("connections", "connections", str),
+        Column("stripes", "stripes", str),
+        Column("parts_per_second", "parts /s", _count),
+        Column("p50_seconds", "half within", _milliseconds),
+        Column("p99_seconds", "99 % within", _milliseconds),
+        Column("lock_share", "waiting for a lock", _percent),
+        Column("log_share", "waiting for the log", _percent),
+    ],
+)
+DECAY = Kind(
+    "Job after job in the same tables",
+    [
+        Column("database", "database", str),
+        Column("parts", "parts", _count),
+        Column("first_parts_per_second", "first fifth /s", _count),
+        Column("last_parts_per_second", "last fifth /s", _count),
+        Column("kept", "kept", _percent),
+        Column("dead_rows", "dead rows left", _count),
+        Column("stored_bytes_per_part", "stored bytes /part", _count),
+    ],
+)
+PEERS = Kind(
+    "The same job on other libraries, two workers (medians)",
+    [
+        Column("peer", "library", str),
+        Column("database", "kept in", str),
+        Column("version", "version", str),
+        Column("parts", "parts", _count),
+        Column("parts_per_second", "total /s", _count),
+        Column("submit_seconds", "submit", _milliseconds),
+        Column("fanin_sqlite_times", "fanin on SQLite", _times),
+        Column("fanin_postgres_times", "fanin on PostgreSQL", _times),
+        Column("missing", "missing", str),
+        Column("wrong", "wrong", str),
+    ],
+)
+
+
+def line(row: Row) -> str:
+    """A row in a few words, to see a long run go on."""
+    speed = row.get("parts_per_second")
+    names = ("kind", "database", "peer", "parts", "jobs", "workers", "work", "mode", "batch", "connections", "stripes")
+    words = [f"{name}={row[name]}" for name in names if row.get(name) is not None]
+    return " ".join([*words, *([] if speed is None else [f"-> {speed:,.0f}/s"]), row.get("missing") or ""]).strip()
+
+
 def show(kind: Kind, rows: list[Row], console: Console) -> None:
-    """Print one line per figure and one column per row, for terminals are narrow. What is not known is left out."""
+    """Print one line per figure and one column per row, for terminals are narrow; many rows stand as they are. What is
+    not known is left out."""
+    if len(rows) > WIDEST_ROWS:
+        _show_long(kind, rows, console)
+        return
     table = Table(title=kind.title)
     first, *rest = kind.columns
     table.add_column("")
@@ -115,4 +174,15 @@ def show(kind: Kind, rows: list[Row], console: Console) -> None:
         values = [each.get(column.key) for each in rows]
         if any(value is not None for value in values):
             table.add_row(column.heading, *("-" if value is None else column.form(value) for value in values))
+    console.print(table)
+
+
+def _show_long(kind: Kind, rows: list[Row], console: Console) -> None:
+    columns = [column for column in kind.columns if any(row.get(column.key) is not None for row in rows)]
+    table = Table(title=kind.title)
+    for column in columns:
+        table.add_column(column.heading, overflow="fold")
+    for row in rows:
+        known = [(row.get(column.key), column.form) for column in columns]
+        table.add_row(*("-" if value is None else form(value) for value, form in known))
     console.print(table)
