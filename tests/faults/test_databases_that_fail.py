@@ -20,10 +20,13 @@ import pytest
 import fanin
 from fanin.cli import exits
 from fanin.runtime.worker import Worker
+from tests.faults.scale import scaled
+from tests.faults.witness import Witness
 from tests.runtime.rows import execute
 from tests.runtime.working import Renewals, Working, until, working
 from tests.support import invariants
 from tests.support.databases import migrate_database
+from tests.support.figures import record
 from tests.support.postgres import Server, free_port
 
 SCHEMA = "fanin"
@@ -64,22 +67,28 @@ def check_all(app: fanin.App, jobs: list[fanin.Job], parts: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_server_that_restarts_under_working_workers_loses_nothing(own_pg: Callable[..., Server]) -> None:
     """F062"""
     server = own_pg(fsync=True)
     url = server.url(SCHEMA)
     migrate_database(url)
+    restarts = ["immediate", "fast", "immediate"] * scaled(1)
+    witness = Witness()
     with application(url) as app, application(url) as other:
-        jobs = [app.map(app.tasks["square"], range(400), then=app.tasks["gather"]) for _ in range(4)]
-        with working(app) as first, working(other) as second:
-            for mode in ("immediate", "fast", "immediate"):
-                before = first.settled + second.settled
-                until(lambda before=before: first.settled + second.settled > before + 40, "they work")  # type: ignore[misc]
+        jobs = []
+        with working(app, on_part=witness.on_part), working(other, on_part=witness.on_part):
+            for mode in restarts:
+                jobs.append(app.map(app.tasks["square"], range(300), then=app.tasks["gather"]))
+                before = witness.count
+                until(lambda before=before: witness.count > before + 40, "they work")  # type: ignore[misc]
                 server.restart(mode)
             for job in jobs:
-                job.wait(60)
                 until(lambda job=job: job.successor and job.successor.row().ended, "the successor has ended")  # type: ignore[misc]
-        check_all(app, jobs, 400)
+        check_all(app, jobs, 300)
+        assert (witness.twice, witness.missing(app.store)) == ([], [])
+    counts = {mode: restarts.count(mode) for mode in ("immediate", "fast")}
+    record("database", case="restarts", restarts=counts, acknowledged=witness.count, missing=0)
 
 
 def end_sessions(server: Server, where: str) -> int:
@@ -91,6 +100,7 @@ def end_sessions(server: Server, where: str) -> int:
     return len(rows)
 
 
+@pytest.mark.timeout(1800)
 def test_sessions_that_are_ended_again_and_again_lose_nothing(own_pg: Callable[..., Server]) -> None:
     """F063"""
     server = own_pg()
@@ -98,18 +108,20 @@ def test_sessions_that_are_ended_again_and_again_lose_nothing(own_pg: Callable[.
     migrate_database(url)
     with application(url) as app, application(url) as other:
         jobs = []
-        with working(app, concurrency=2) as worker:
+        witness = Witness()
+        with working(app, concurrency=2, on_part=witness.on_part) as worker:
             ended = 0
-            for _ in range(8):
+            for _ in range(scaled(8)):
                 jobs.append(other.map(other.tasks["square"], range(75), then=other.tasks["gather"]))
                 seen = worker.settled
                 until(lambda seen=seen: worker.settled > seen + 20, "it works")  # type: ignore[misc]
                 ended += end_sessions(server, "true")
             for job in jobs:
-                job.wait(60)
                 until(lambda job=job: job.successor and job.successor.row().ended, "the successor has ended")  # type: ignore[misc]
         assert ended > 5
         check_all(app, jobs, 75)
+        assert (witness.twice, witness.missing(app.store)) == ([], [])
+    record("database", case="sessions ended", sessions_ended=ended, acknowledged=witness.count, missing=0)
 
 
 def test_a_worker_whose_listening_connection_is_ended_hears_again(

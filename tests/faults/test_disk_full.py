@@ -16,6 +16,7 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -141,20 +142,23 @@ WAYS = {
 def test_a_server_that_cannot_write_costs_time_and_nothing_else(
     own_pg: Callable[..., Server], way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F067: no handler is run again, no attempt is lost, what was acknowledged is there"""
+    """F067: what was acknowledged is there, nothing failed; and where no session was ended, no handler is run again"""
     server = own_pg(fsync=True)
     url = server.url(SCHEMA)
     migrate_database(url)
     full, words = WAYS[way]
     app = fanin.App(url)
     begun: list[int] = []
+    whole = way == "quota-table"
+    # A session that is ended may have committed a claim of which nobody heard: such parts wait for their lease.
+    options: Any = {"lease": 3600, "attempts": 1} if whole else {"lease": 5, "attempts": 1000}
 
-    @app.task(name="work", lease=3600, attempts=1)
+    @app.task(name="work", **options)
     def work(x: int) -> str:
         begun.append(x)
         return base64.b64encode(random.Random(x).randbytes(RESULT_CHARS * 3 // 4)).decode()  # does not compress
 
-    @app.task(name="after", lease=3600, attempts=1)
+    @app.task(name="after", **options)
     def after(found: fanin.Joined[str]) -> int:
         return sum(len(text) for text in found)
 
@@ -172,17 +176,20 @@ def test_a_server_that_cannot_write_costs_time_and_nothing_else(
         until(lambda: job.successor and job.successor.row().ended, "the successor has ended")
         worker.stop(now=True)
         worker.join()
-        assert sorted(begun) == list(range(PARTS))
-        assert job.history() == []
-        assert (job.account()["events"], job.account()["attempts"]) == (1, PARTS)
+        if whole:
+            assert sorted(begun) == list(range(PARTS))
+            assert job.history() == []
+            assert witness.count == PARTS + 1
+        assert set(begun) == set(range(PARTS))
+        assert {entry["what"] for entry in job.history()} <= {"released", "lease_lost", "refused"}
+        assert job.account()["events"] == 1
         assert job.successor is not None
         assert job.successor.result() == PARTS * RESULT_CHARS
-        assert witness.count == PARTS + 1
-        assert witness.missing(app.store) == []
+        assert (witness.twice, witness.missing(app.store)) == ([], [])
     assert invariants.violations(url) == []
     record(
-        "database", case=way, refused_writes=said_no(server, words), acknowledged=witness.count, missing=0, run_again=0,
-        postgres=server_version(server),
+        "database", case=way, refused_writes=said_no(server, words), acknowledged=witness.count, missing=0,
+        run_again=len(begun) - PARTS, postgres=server_version(server),
     )  # fmt: skip
 
 
