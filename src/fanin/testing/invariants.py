@@ -122,6 +122,12 @@ def violations(store: Store, *, history: bool = False, ask: Ask | None = None) -
     return [f"{row['name']}: {_sentence(row['name'])} {row['broken']}" for row in rows]
 
 
+def check_all(store: Store, *, history: bool = False) -> None:
+    """`violations` as an assertion for a test. Raises AssertionError with a line for every rule that is broken."""
+    broken = violations(store, history=history)
+    assert not broken, "these rules do not hold:\n" + "\n".join(broken)
+
+
 def history_violations(store: Store) -> list[str]:
     """What the witness alone knows against the database."""
     return [f"{name}: {sentence} {row}" for name, (sentence, text) in HISTORY.items() for row in select(store, text)]
