@@ -306,14 +306,17 @@ def settle_events(stage: Stage) -> TxnFactory[list[str]]:
     assert [event.key for event in again] == [lost]
     claim_id, events = stage.taken()
     published, refused, parked, unsent = (event.key for event in events)
-    refusals = [outbox.Refusal(parked, 0.0, "never", True), outbox.Refusal(refused, 5.0, "not now")]
-    return lambda: outbox.settle(BUCKET, claim_id, [published, lost], refusals, [unsent], 1.0)
+    said = [
+        outbox.Said(parked, "park", error="never"), outbox.Said(refused, "refuse", 5.0, "not now"),
+        outbox.Said(unsent, "release", 1.0), outbox.Said(published, "mark"), outbox.Said(lost, "mark"),
+    ]  # fmt: skip
+    return lambda: outbox.settle(BUCKET, claim_id, said)
 
 
 @row("outbox.retry", "a parked event beside a published one")
 def retry_events(stage: Stage) -> TxnFactory[int]:
     stage.events(2)
     claim_id, (one, two) = stage.taken()
-    refusal = outbox.Refusal(two.key, 0.0, "never", True)
-    stage.store.run(lambda: outbox.settle(BUCKET, claim_id, [one.key], [refusal], [], 0.0))
+    said = [outbox.Said(one.key, "mark"), outbox.Said(two.key, "park", error="never")]
+    stage.store.run(lambda: outbox.settle(BUCKET, claim_id, said))
     return lambda: outbox.retry(BUCKET)

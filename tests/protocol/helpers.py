@@ -126,7 +126,7 @@ def publish(store: Store) -> list[str]:
     """Claim all events that may be claimed, and mark them. Their keys."""
     claim_id, events = take(store)
     keys = [event.key for event in events]
-    assert store.run(lambda: outbox.settle(0, claim_id, keys, [], [], 0.0)) == []
+    assert store.run(lambda: outbox.settle(0, claim_id, [outbox.Said(key, "mark") for key in keys])) == []
     return keys
 
 

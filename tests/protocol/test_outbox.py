@@ -29,14 +29,24 @@ def states(store: Store) -> dict[str, tuple[str, int]]:
     }
 
 
-def say_of(
-    store: Store, claim_id: str, published: Any = (), refused: Any = (), unsent: Any = (), delay: float = 0.0
-) -> list[str]:
-    return store.run(lambda: outbox.settle(0, claim_id, published, refused, unsent, delay))
+def said(store: Store, claim_id: str, *reports: outbox.Said) -> list[str]:
+    return store.run(lambda: outbox.settle(0, claim_id, reports))
 
 
-def refusal(key: str, delay: float = 0.0, park: bool = False) -> outbox.Refusal:
-    return outbox.Refusal(key, delay, "no thanks", park)
+def mark(key: str) -> outbox.Said:
+    return outbox.Said(key, "mark")
+
+
+def refuse(key: str, delay: float = 0.0) -> outbox.Said:
+    return outbox.Said(key, "refuse", delay, "no thanks")
+
+
+def park(key: str) -> outbox.Said:
+    return outbox.Said(key, "park", error="never")
+
+
+def release(key: str, delay: float = 0.0) -> outbox.Said:
+    return outbox.Said(key, "release", delay)
 
 
 def test_an_event_is_claimed_by_one_relay_and_marked_by_it(store: Store) -> None:
@@ -45,7 +55,7 @@ def test_an_event_is_claimed_by_one_relay_and_marked_by_it(store: Store) -> None
     assert (event.key, event.seq, event.type, event.tries) == (key, 1, "job.finished", 1)
     assert event.decoded().outcome == "all_ok"
     assert take(store)[1] == []
-    assert say_of(store, claim_id, [key]) == []
+    assert said(store, claim_id, mark(key)) == []
     assert states(store) == {key: ("published", 1)}
     assert take(store)[1] == []
 
@@ -66,29 +76,29 @@ def test_a_claim_that_runs_out_is_taken_over_and_the_late_mark_is_refused(store:
     clock.advance(31)
     new, (event,) = take(store)
     assert event.tries == 2
-    assert say_of(store, old, [key]) == [key]
-    assert say_of(store, old, refused=[refusal(key, park=True)]) == [key]
-    assert say_of(store, old, unsent=[key]) == [key]
+    assert said(store, old, mark(key)) == [key]
+    assert said(store, old, park(key)) == [key]
+    assert said(store, old, release(key)) == [key]
     assert states(store) == {key: ("claimed", 2)}
-    assert say_of(store, new, [key]) == []
-    assert say_of(store, old, [key]) == [key]
+    assert said(store, new, mark(key)) == []
+    assert said(store, old, mark(key)) == [key]
     assert states(store) == {key: ("published", 2)}
 
 
 def test_saying_it_again_changes_nothing(store: Store) -> None:
     one, two, three, four = ends(store, 4)
     claim_id, _ = take(store)
-    said: dict[str, Any] = {"published": [one], "refused": [refusal(two, 5.0), refusal(three, park=True)], "unsent": [four]}
-    assert say_of(store, claim_id, **said) == []
+    reports = [mark(one), refuse(two, 5.0), park(three), release(four)]
+    assert said(store, claim_id, *reports) == []
     before = say(store, "SELECT * FROM fanin.outbox ORDER BY event_key")
-    assert say_of(store, claim_id, **said) == []
+    assert said(store, claim_id, *reports) == []
     assert say(store, "SELECT * FROM fanin.outbox ORDER BY event_key") == before
 
 
 def test_a_refused_event_waits_for_itself_alone(store: Store, clock: Clock) -> None:
     one, two = ends(store, 2)
     claim_id, _ = take(store)
-    assert say_of(store, claim_id, [two], [refusal(one, delay=30.0)]) == []
+    assert said(store, claim_id, mark(two), refuse(one, 30.0)) == []
     (three,) = ends(store, 1)
     assert keys(take(store)[1]) == {three}
     clock.advance(31)
@@ -103,14 +113,14 @@ def test_a_stuck_event_never_stops_the_others(store: Store) -> None:
         claim_id, events = take(store, 4)
         fine = [event.key for event in events if event.key != bad]
         left += fine
-        say_of(store, claim_id, fine, [refusal(e.key) for e in events if e.key == bad])
+        said(store, claim_id, *map(mark, fine), *(refuse(e.key) for e in events if e.key == bad))
     assert sorted(left) == sorted(good)
 
 
 def test_a_parked_event_stays_until_a_person_retries_it(store: Store, clock: Clock) -> None:
     one, two = ends(store, 2)
     claim_id, _ = take(store)
-    say_of(store, claim_id, [two], [refusal(one, park=True)])
+    said(store, claim_id, mark(two), park(one))
     assert states(store)[one] == ("parked", 1)
     clock.advance(1e6)
     assert take(store)[1] == []
@@ -126,7 +136,7 @@ def test_what_is_given_back_costs_no_try(store: Store, clock: Clock) -> None:
     for _ in range(limits.EVENT_TRIES + 5):
         claim_id, (event,) = take(store)
         assert event.tries == 1
-        say_of(store, claim_id, unsent=[key], delay=2.0)
+        said(store, claim_id, release(key, 2.0))
         assert take(store)[1] == []
         clock.advance(3)
     assert publish(store) == [key]
@@ -157,7 +167,7 @@ def test_the_events_of_a_job_leave_in_their_order(store: Store, clock: Clock) ->
     claim_id, events = take(store)
     assert keys(events) == {first}
     assert take(store)[1] == []
-    say_of(store, claim_id, refused=[refusal(first, 10.0)])
+    said(store, claim_id, refuse(first, 10.0))
     assert take(store)[1] == []
     clock.advance(11)
     assert publish(store) == [first]
@@ -167,7 +177,7 @@ def test_the_events_of_a_job_leave_in_their_order(store: Store, clock: Clock) ->
 def test_a_parked_event_does_not_hold_its_job_back(store: Store) -> None:
     first, second = twice(store)
     claim_id, _ = take(store)
-    say_of(store, claim_id, refused=[refusal(first, park=True)])
+    said(store, claim_id, park(first))
     assert publish(store) == [second]
     assert store.run(lambda: outbox.retry(0)) == 1
     assert publish(store) == [first]
@@ -183,14 +193,14 @@ def test_a_relay_that_has_nothing_to_do_is_told_how_long(store: Store, clock: Cl
     due = store.read(lambda: outbox.due_in(0))
     assert due is not None
     assert 50 < due <= 60
-    say_of(store, claim_id, refused=[refusal(key, park=True)])
+    said(store, claim_id, park(key))
     assert store.read(lambda: outbox.due_in(0)) is None
 
 
 def test_what_never_ends_is_cut_to_a_year(store: Store) -> None:
     (key,) = ends(store, 1)
     claim_id, _ = take(store)
-    say_of(store, claim_id, refused=[refusal(key, float("inf"))])
+    said(store, claim_id, refuse(key, float("inf")))
     due = store.read(lambda: outbox.due_in(0))
     assert due is not None
     assert due <= limits.DELAY_SECONDS_MAX

@@ -91,8 +91,8 @@ def delivered(store: Store) -> str:
 def parked(store: Store) -> str:
     job_id = ended(store)
     claim_id, events = take(store)
-    refusals = [outbox.Refusal(event.key, 0.0, "no", True) for event in events]
-    store.run(lambda: outbox.settle(0, claim_id, [], refusals, [], 0.0))
+    said = [outbox.Said(event.key, "park", error="no") for event in events]
+    assert store.run(lambda: outbox.settle(0, claim_id, said)) == []
     return job_id
 
 

@@ -32,20 +32,18 @@ def relay(arena: Arena, name: str) -> Actor:
         events = yield taking
         if not events:
             return "NOTHING"
-        lost = yield lambda: outbox.settle(BUCKET, claim_id, [events[0].key], [], [], 0.0)
+        lost = yield lambda: outbox.settle(BUCKET, claim_id, [outbox.Said(events[0].key, "mark")])
         return "LOST" if lost else "MARKED"
 
     return Actor(name, script)
 
 
-def settler(name: str, claim_id: str, key: str, how: str = "MARKED") -> Actor:
+def settler(name: str, claim_id: str, key: str, verb: str = "mark") -> Actor:
     """A relay that says what became of an event that it holds, or held."""
-    refusal = [outbox.Refusal(key, 0.0, "no")] if how == "REFUSED" else []
-    published = [key] if how == "MARKED" else []
 
     def script() -> Script:
-        lost = yield lambda: outbox.settle(BUCKET, claim_id, published, refusal, [], 0.0)
-        return "LOST" if lost else how
+        lost = yield lambda: outbox.settle(BUCKET, claim_id, [outbox.Said(key, verb)])
+        return "LOST" if lost else {"mark": "MARKED", "refuse": "REFUSED"}[verb]
 
     return Actor(name, script)
 
@@ -85,7 +83,7 @@ def refuse_and_reclaim(arena: Arena) -> list[Actor]:
     """A published event is put back by a relay that was taken for lost."""
     arena.events(1)
     claim_id, (event,) = arena.taken(lease=-1.0)
-    return [settler("A", claim_id, event.key, "REFUSED"), relay(arena, "B")]
+    return [settler("A", claim_id, event.key, "refuse"), relay(arena, "B")]
 
 
 @race("two relays, one of which holds the event no longer", "A=LOST B=MARKED")
@@ -102,7 +100,7 @@ def retry_and_retry(arena: Arena) -> list[Actor]:
     """A second press of the button puts back an event that is on its way again."""
     arena.events(1)
     claim_id, (event,) = arena.taken()
-    arena.store.run(lambda: outbox.settle(BUCKET, claim_id, [], [outbox.Refusal(event.key, 0.0, "no", True)], [], 0.0))
+    arena.store.run(lambda: outbox.settle(BUCKET, claim_id, [outbox.Said(event.key, "park", error="no")]))
     return [counted(name, lambda: outbox.retry(BUCKET), "RETRIED") for name in "AB"]
 
 

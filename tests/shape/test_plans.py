@@ -13,18 +13,26 @@ import apsw
 import pytest
 
 from fanin.domain.identity import new_claim_id
-from fanin.protocol import close, finish, lease, read, submit
+from fanin.protocol import close, finish, lease, outbox, read, submit
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
 
 PARTS = 20_000
+EVENTS = (
+    "INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at, due_at, status, published_at) "
+    "SELECT 0, 'event/' || idx, job_id, idx + 1, 'job.finished', '{}', idx, idx, "
+    "CASE WHEN idx < 10000 THEN 'published' ELSE 'waiting' END, CASE WHEN idx < 10000 THEN 1 END "
+    "FROM fanin.part WHERE idx > 99"
+)
+"""As many events as parts, of one job: half of them have left."""
 
 
 def hot(job_id: str) -> list[Statement]:
-    """The statements of a worker's round, with values as a worker gives them."""
+    """The statements of a worker's and of a relay's round, with values as they give them."""
     token = new_claim_id()
     parts = [(job_id, idx, 1, token) for idx in range(100)]
+    keys = [f"event/{idx}" for idx in range(100)]
     return [
         lease.SQL.any_ready(bucket=0, queue="q"),
         lease.SQL.claim_parts(
@@ -54,29 +62,37 @@ def hot(job_id: str) -> list[Statement]:
         read.SQL.jobs(bucket=0, status=None, limit=20),
         read.SQL.results(bucket=0, id=job_id, first=100, limit=100),
         read.SQL.progress(bucket=0, id=job_id),
+        outbox.SQL.due_events(bucket=0),
+        outbox.SQL.claim_events(bucket=0, limit=100, lease=60.0, claim_id=token, relay="r"),
+        outbox.SQL.settle_events(bucket=0, claim_id=token, rows=[(key, "mark", 1.0, None) for key in keys]),
+        outbox.SQL.look_at_event(bucket=0, event_key=keys[0]),
+        outbox.SQL.retry_parked(bucket=0, everything=True, keys=[], limit=100),
     ]  # fmt: skip
 
 
 @pytest.fixture(params=["empty", "fresh", "analysed"])
-def filled(store: Store, request: pytest.FixtureRequest) -> tuple[Store, str]:
+def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
     """A store whose tables are empty, have just been filled, or have been analysed since; and the id of a job."""
     if store.dialect == "pg":
-        for table in ("part", "job", "job_stripe"):
+        for table in ("part", "job", "job_stripe", "outbox"):
             say(store, f"ALTER TABLE fanin.{table} SET (autovacuum_enabled = false)")
     if request.param == "empty":
-        return store, "01980000-0000-7000-8000-000000000000"
+        yield store, "01980000-0000-7000-8000-000000000000"
+        return
     job_id = make(store, PARTS, stripes=4, give_up_after=1_000.0)
     make(store, 100, priority=5, delay=5.0)
     settle(store, *map(done, claim(store, 200)))
     claim(store, 200)
+    say(store, EVENTS)
     if request.param == "analysed":
         if store.dialect == "pg":
-            for table in ("part", "job", "job_stripe"):
+            for table in ("part", "job", "job_stripe", "outbox"):
                 say(store, f"ANALYZE fanin.{table}")
         else:
             store._writer.execute("ANALYZE")  # type: ignore[attr-defined]
             assert say(store, "SELECT count(*) > 0 FROM sqlite_stat1") == [(1,)]
-    return store, job_id
+    yield store, job_id
+    say(store, "DELETE FROM fanin.outbox")
 
 
 def test_every_hot_statement_finds_its_rows_by_a_whole_key_or_an_ordered_index(
@@ -102,6 +118,10 @@ INDEXES = {
     "job_recent": ("bucket",),
     "job_stripe_pkey": ("job_id",),
     "job_stripe_unswept": ("bucket",),
+    "outbox_pkey": ("event_key",),
+    "outbox_due": ("bucket",),
+    "outbox_job": ("job_id",),
+    "outbox_parked": ("bucket",),
 }
 """What the condition on an index must name for it to be a short way. The partial ones are short by themselves."""
 
@@ -148,9 +168,15 @@ WHOLE = {
         "fanin_part_due (bucket=?",
     ),
     "job_stripe": ("bucket=? AND job_id=?", "fanin_job_stripe_unswept (bucket=?"),
+    "outbox": (
+        "bucket=? AND event_key=?",
+        "fanin_outbox_due (bucket=?",
+        "fanin_outbox_job (job_id=? AND bucket=?",
+        "fanin_outbox_parked (bucket=?",
+    ),
     "job": ("bucket=? AND id=?", "fanin_job_give_up (bucket=?", "fanin_job_recent (bucket=? AND created_at>?"),
 }
-ALIASES = {"p": "part", "s": "job_stripe", "j": "job"}
+ALIASES = {"p": "part", "s": "job_stripe", "j": "job", "o": "outbox", "e": "outbox"}
 
 
 def _of_sqlite(store: Any, statement: Statement) -> Iterator[str]:

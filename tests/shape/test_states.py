@@ -75,7 +75,7 @@ def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str
     assert f"CHECK (NOT ready OR status IN {PART_LIVE!r})" in text
     assert "CHECK ((status = 'succeeded') = (result IS NOT NULL))" in text
     assert f"outbox ADD COLUMN status text NOT NULL DEFAULT 'waiting'\n    CHECK (status IN {EVENT_STATES!r})" in text
-    assert f"WHERE status IN {EVENT_UNSENT!r}" in text
+    assert f"WHERE status IN {EVENT_UNSENT!r} AND due_at >= 0" in text
 
 
 def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None:
@@ -101,9 +101,7 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "finish.end_job": ("job", {"finish", "close"}),
     "redrive.reopen_job": ("job", {"redrive"}),
     "outbox.claim_events": ("outbox", {"take"}),
-    "outbox.mark_published": ("outbox", {"mark"}),
-    "outbox.refuse_events": ("outbox", {"refuse"}),
-    "outbox.give_back": ("outbox", {"give back"}),
+    "outbox.settle_events": ("outbox", {"mark", "refuse", "park", "release"}),
     "outbox.retry_parked": ("outbox", {"retry"}),
 }
 """Every statement that changes a state, and what it does by the tables of states."""
@@ -246,8 +244,9 @@ def everything(store: Store, clock: Clock) -> None:
     claim_id, again = take(store)
     assert {event.key for event in events} <= {event.key for event in again}
     gone, waits, sticks, *rest = (event.key for event in again)
-    refusals = [outbox.Refusal(waits, 0.0, "no"), outbox.Refusal(sticks, 0.0, "no", True)]
-    assert store.run(lambda: outbox.settle(0, claim_id, [gone], refusals, rest, 0.0)) == []
+    said = [outbox.Said(gone, "mark"), outbox.Said(waits, "refuse"), outbox.Said(sticks, "park", error="no")]
+    said += [outbox.Said(key, "release") for key in rest]
+    assert store.run(lambda: outbox.settle(0, claim_id, said)) == []
     assert store.run(lambda: outbox.retry(0)) == 1
 
 

@@ -58,8 +58,8 @@ EVENT_EDGES = (
     Edge("claimed", "take", "claimed"),
     Edge("claimed", "mark", "published"),
     Edge("claimed", "refuse", "waiting"),
-    Edge("claimed", "refuse", "parked"),
-    Edge("claimed", "give back", "waiting"),
+    Edge("claimed", "park", "parked"),
+    Edge("claimed", "release", "waiting"),
     Edge("parked", "retry", "waiting"),
 )
 

@@ -19,13 +19,18 @@ SQL = Room("outbox")
 LOST = "its relay was lost each time that it was to be published"
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """An event that the receiver did not take: it waits ``delay`` seconds, or is parked."""
+class Said(msgspec.Struct, frozen=True):
+    """What a relay says about an event that it holds.
+
+    ``verb`` is ``mark`` (the receiver has acknowledged it), ``refuse`` (it waits ``delay`` seconds for its next try),
+    ``park`` (it waits for a person) or ``release`` (it was not sent at all; costs no try). ``error`` goes with a
+    refusal.
+    """
 
     key: str
-    delay: float
-    error: str
-    park: bool = False
+    verb: str
+    delay: float = 0.0
+    error: str | None = None
 
 
 def due_in(bucket: int) -> Txn[float | None]:
@@ -43,39 +48,27 @@ def take(bucket: int, limit: int, lease: float, claim_id: str, relay: str) -> Tx
         bucket=bucket, limit=min(limit, limits.CLAIM_EVENTS), lease=lease, claim_id=claim_id, relay=relay
     )
     events = sorted((Event(bucket, *row) for row in rows), key=lambda e: (e.at, e.job_id, e.seq))
-    spent = [Refusal(e.key, 0.0, LOST, True) for e in events if e.tries > limits.EVENT_TRIES]
-    yield from _refuse(bucket, claim_id, spent)
+    spent = [Said(e.key, "park", error=LOST) for e in events if e.tries > limits.EVENT_TRIES]
+    if spent:
+        yield from settle(bucket, claim_id, spent)
     return [event for event in events if event.tries <= limits.EVENT_TRIES]
 
 
-def settle(
-    bucket: int,
-    claim_id: str,
-    published: Sequence[str],
-    refused: Sequence[Refusal],
-    unsent: Sequence[str],
-    delay: float,
-) -> Txn[list[str]]:
-    """What became of the events of one claim. Returns the keys that another relay holds or has published meanwhile.
+def settle(bucket: int, claim_id: str, said: Sequence[Said]) -> Txn[list[str]]:
+    """What became of the events of one claim. Returns the keys that another relay holds, or has settled meanwhile.
 
-    ``unsent`` ones wait ``delay`` seconds, which costs no try. Saying it again changes nothing.
+    Saying it again changes nothing.
     """
-    done: set[str] = set()
-    if published:
-        done |= {key for (key,) in (yield SQL.mark_published(bucket=bucket, claim_id=claim_id, keys=sorted(published)))}
-    done |= yield from _refuse(bucket, claim_id, refused)
-    if unsent:
-        given = yield SQL.give_back(bucket=bucket, claim_id=claim_id, keys=sorted(unsent), delay=delay)
-        done |= {key for (key,) in given}
-    missing = sorted({*published, *(r.key for r in refused), *unsent} - done)
-    if not missing:
-        return []
-    standing = {
-        key: (holder, status) for key, holder, status in (yield SQL.look_at_events(bucket=bucket, keys=missing))
-    }
-    if any(standing.get(key) == (claim_id, "claimed") for key in missing):  # its row moved while it was written
-        raise Again(lambda: settle(bucket, claim_id, published, refused, unsent, delay))
-    return [key for key in missing if standing.get(key, (None, None))[0] != claim_id]
+    rows = sorted((s.key, s.verb, min(float(s.delay), limits.DELAY_SECONDS_MAX), s.error) for s in said)
+    settled = {key for (key,) in (yield SQL.settle_events(bucket=bucket, claim_id=claim_id, rows=rows))}
+    lost: list[str] = []
+    for key in (row[0] for row in rows if row[0] not in settled):
+        standing = yield SQL.look_at_event(bucket=bucket, event_key=key)
+        if standing == [(claim_id, "claimed")]:  # its row moved while it was written
+            raise Again(lambda: settle(bucket, claim_id, said))
+        if not standing or standing[0][0] != claim_id:
+            lost.append(key)
+    return lost
 
 
 def retry(bucket: int, keys: Sequence[str] | None = None) -> Txn[int]:
@@ -84,10 +77,3 @@ def retry(bucket: int, keys: Sequence[str] | None = None) -> Txn[int]:
         bucket=bucket, everything=keys is None, keys=list(keys or ()), limit=limits.CLAIM_EVENTS
     )
     return len(rows)
-
-
-def _refuse(bucket: int, claim_id: str, refused: Sequence[Refusal]) -> Txn[set[str]]:
-    if not refused:
-        return set()
-    rows = sorted((r.key, min(float(r.delay), limits.DELAY_SECONDS_MAX), r.error, r.park) for r in refused)
-    return {key for (key,) in (yield SQL.refuse_events(bucket=bucket, claim_id=claim_id, rows=rows))}

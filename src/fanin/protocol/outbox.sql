@@ -1,13 +1,13 @@
 -- Events on their way out: claimed by a relay, published by it outside any transaction, then marked.
 -- No watermark: an event is found because it has not been published, never because its number or its transaction is
 -- newer than another, so none is skipped, in whatever order transactions commit.
--- Lock order: events by key. A claim skips what is locked; the other writes name a claim, which one relay holds.
+-- Lock order: events by key, where a statement waits. Claims and retries skip what is locked.
 
 -- name: due_events
 -- A look before the claim, so that an idle relay never takes a write lock: seconds until the next event may be claimed.
 SELECT o.due_at - fanin.clock() FROM fanin.outbox AS o --pg
 SELECT o.due_at - fanin.clock() FROM fanin.outbox AS o INDEXED BY fanin.outbox_due --lite
-WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') ORDER BY o.due_at, o.event_key LIMIT 1;
+WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') AND o.due_at >= 0 ORDER BY o.due_at, o.event_key LIMIT 1;
 
 -- name: claim_events --pg
 -- The next events, and those of relays that did not come back. An event is held back while an earlier one of its job
@@ -15,7 +15,7 @@ WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') ORDER BY o.due_a
 -- and is there before a later one is written.
 WITH next AS MATERIALIZED (
     SELECT o.ctid AS place FROM fanin.outbox AS o
-    WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') AND o.due_at <= fanin.clock()
+    WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') AND o.due_at >= 0 AND o.due_at <= fanin.clock()
         AND (o.seq = 1 OR NOT EXISTS (
             SELECT 1 FROM fanin.outbox AS e WHERE e.bucket = :bucket AND e.job_id = o.job_id AND e.seq < o.seq
                 AND e.status IN ('waiting', 'claimed')))
@@ -33,7 +33,7 @@ RETURNING o.event_key, o.job_id, o.seq, o.type, o.payload, o.at, o.tries;
 -- The next events, and those of relays that did not come back.
 WITH next AS MATERIALIZED (
     SELECT o.bucket, o.event_key FROM fanin.outbox AS o INDEXED BY fanin.outbox_due
-    WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') AND o.due_at <= fanin.clock()
+    WHERE o.bucket = :bucket AND o.status IN ('waiting', 'claimed') AND o.due_at >= 0 AND o.due_at <= fanin.clock()
         AND (o.seq = 1 OR NOT EXISTS (
             SELECT 1 FROM fanin.outbox AS e INDEXED BY fanin.outbox_job
             WHERE e.bucket = :bucket AND e.job_id = o.job_id AND e.seq < o.seq
@@ -48,64 +48,52 @@ WHERE o.bucket = n.bucket AND o.event_key = n.event_key AND o.status IN ('waitin
     AND o.due_at <= fanin.clock()
 RETURNING o.event_key, o.job_id, o.seq, o.type, o.payload, o.at, o.tries;
 
--- name: mark_published
--- What the receiver has acknowledged, by the claim under which it was sent. A relay that was taken for lost is not
--- heard: another holds the event, and will say what became of it.
-UPDATE fanin.outbox SET status = 'published', published_at = fanin.clock(), error = NULL
-WHERE bucket = :bucket AND status = 'claimed' AND claim_id = :claim_id
-    AND event_key = ANY(:keys::text[]) --pg
-    AND event_key IN (SELECT value FROM json_each(:keys)) --lite
-RETURNING event_key;
-
--- name: give_back
--- What was not sent at all: the receiver was away, or the relay stops. It costs no try.
-UPDATE fanin.outbox SET status = 'waiting', due_at = fanin.clock() + :delay, tries = tries - 1
-WHERE bucket = :bucket AND status = 'claimed' AND claim_id = :claim_id
-    AND event_key = ANY(:keys::text[]) --pg
-    AND event_key IN (SELECT value FROM json_each(:keys)) --lite
-RETURNING event_key;
-
--- name: refuse_events --pg
--- rows: event_key, delay, error, park
--- What the receiver has refused waits for its next try, each event for itself, or is parked.
+-- name: settle_events --pg
+-- rows: event_key, verb, delay, error
+-- What became of the events of a claim, in one guarded write, each for itself. A relay that was taken for lost is not
+-- heard: another holds the event, and will say what became of it. A release costs no try.
 WITH mine AS MATERIALIZED (
-    SELECT held.ctid AS place, u.delay, u.error, u.park
-    FROM unnest(:event_key::text[], :delay::double precision[], :error::text[], :park::boolean[])
-        AS u (event_key, delay, error, park)
+    SELECT held.ctid AS place, u.verb, u.delay, u.error
+    FROM unnest(:event_key::text[], :verb::text[], :delay::double precision[], :error::text[])
+        AS u (event_key, verb, delay, error)
     CROSS JOIN LATERAL (
         SELECT o.ctid FROM fanin.outbox AS o
-        WHERE o.bucket = :bucket AND o.event_key = u.event_key AND o.status = 'claimed' AND o.claim_id = :claim_id
+        WHERE o.bucket = :bucket AND o.event_key = u.event_key AND o.claim_id = :claim_id
         FOR NO KEY UPDATE
     ) AS held
 )
-UPDATE fanin.outbox AS o SET status = CASE WHEN m.park THEN 'parked' ELSE 'waiting' END,
-    due_at = fanin.clock() + m.delay, error = m.error,
-    parked_at = CASE WHEN m.park THEN fanin.clock() ELSE o.parked_at END
+UPDATE fanin.outbox AS o SET
+    status = CASE WHEN m.verb = 'mark' THEN 'published' WHEN m.verb = 'park' THEN 'parked' ELSE 'waiting' END,
+    published_at = CASE WHEN m.verb = 'mark' THEN fanin.clock() END,
+    parked_at = CASE WHEN m.verb = 'park' THEN fanin.clock() ELSE o.parked_at END,
+    tries = o.tries - CASE WHEN m.verb = 'release' THEN 1 ELSE 0 END,
+    due_at = fanin.clock() + m.delay,
+    error = CASE WHEN m.verb = 'release' THEN o.error ELSE m.error END
 FROM mine AS m
 WHERE o.ctid = m.place AND o.status = 'claimed'
 RETURNING o.event_key;
 
--- name: refuse_events --lite
--- rows: event_key, delay, error, park
+-- name: settle_events --lite
+-- rows: event_key, verb, delay, error
 -- The same guarded write.
 WITH mine AS MATERIALIZED (
-    SELECT :bucket AS bucket, value->>0 AS event_key, value->>1 AS delay, value->>2 AS error, value->>3 AS park
+    SELECT :bucket AS bucket, value->>0 AS event_key, value->>1 AS verb, value->>2 AS delay, value->>3 AS error
     FROM json_each(:rows)
 )
-UPDATE fanin.outbox AS o SET status = CASE WHEN m.park THEN 'parked' ELSE 'waiting' END,
-    due_at = fanin.clock() + m.delay, error = m.error,
-    parked_at = CASE WHEN m.park THEN fanin.clock() ELSE o.parked_at END
+UPDATE fanin.outbox AS o SET
+    status = CASE WHEN m.verb = 'mark' THEN 'published' WHEN m.verb = 'park' THEN 'parked' ELSE 'waiting' END,
+    published_at = CASE WHEN m.verb = 'mark' THEN fanin.clock() END,
+    parked_at = CASE WHEN m.verb = 'park' THEN fanin.clock() ELSE o.parked_at END,
+    tries = o.tries - CASE WHEN m.verb = 'release' THEN 1 ELSE 0 END,
+    due_at = fanin.clock() + m.delay,
+    error = CASE WHEN m.verb = 'release' THEN o.error ELSE m.error END
 FROM mine AS m
 WHERE o.bucket = m.bucket AND o.event_key = m.event_key AND o.status = 'claimed' AND o.claim_id = :claim_id
 RETURNING o.event_key;
 
--- name: look_at_events
+-- name: look_at_event
 -- Why a report changed nothing: said before under the same claim, or another relay holds the event.
-SELECT event_key, claim_id, status FROM fanin.outbox
-WHERE bucket = :bucket
-    AND event_key = ANY(:keys::text[]) --pg
-    AND event_key IN (SELECT value FROM json_each(:keys)) --lite
-;
+SELECT o.claim_id, o.status FROM fanin.outbox AS o WHERE o.bucket = :bucket AND o.event_key = :event_key;
 
 -- name: retry_parked --pg
 -- A person has looked: parked events wait again, as if they had never been tried.
@@ -117,8 +105,8 @@ WITH stuck AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE fanin.outbox AS o SET status = 'waiting', due_at = fanin.clock(), tries = 0
-FROM stuck AS s
-WHERE o.ctid = s.place AND o.status = 'parked'
+FROM stuck AS k
+WHERE o.ctid = k.place AND o.status = 'parked'
 RETURNING o.event_key;
 
 -- name: retry_parked --lite
@@ -131,6 +119,6 @@ WITH stuck AS MATERIALIZED (
     LIMIT :limit
 )
 UPDATE fanin.outbox AS o SET status = 'waiting', due_at = fanin.clock(), tries = 0
-FROM stuck AS s
-WHERE o.bucket = s.bucket AND o.event_key = s.event_key AND o.status = 'parked'
+FROM stuck AS k
+WHERE o.bucket = k.bucket AND o.event_key = k.event_key AND o.status = 'parked'
 RETURNING o.event_key;

@@ -15,6 +15,11 @@ ALTER TABLE fanin.outbox ADD COLUMN parked_at real CHECK (status <> 'parked' OR 
     CHECK (status <> 'parked' OR error IS NOT NULL);
 DROP INDEX fanin.outbox_unpublished;
 ALTER TABLE fanin.outbox DROP COLUMN claimed_until;
-CREATE INDEX fanin.outbox_due ON fanin.outbox (bucket, due_at, event_key) WHERE status IN ('waiting', 'claimed');
+-- Neither index is of use to find an event by its key, and a small table's planner must see that: due_at is never below
+-- 0, which it does not know, and job_id stands before bucket.
+CREATE INDEX fanin.outbox_due ON fanin.outbox (bucket, due_at, event_key)
+    WHERE status IN ('waiting', 'claimed') AND due_at >= 0;
+DROP INDEX fanin.outbox_job;
+CREATE INDEX fanin.outbox_job ON fanin.outbox (job_id, bucket);
 CREATE INDEX fanin.outbox_parked ON fanin.outbox (bucket, event_key) WHERE status = 'parked';
 CREATE INDEX fanin.outbox_recent ON fanin.outbox (bucket, at) WHERE at > 0;
