@@ -20,6 +20,7 @@ from fanin.protocol import close, finish, lease, redrive, submit
 from fanin.protocol.steps import TxnFactory
 from fanin.stores.sqlite import SqliteStore
 from fanin.testing.powerloss import Call, Disk, RecordingStore, cut_everywhere
+from tests.support.figures import record
 
 SHARE = float(os.environ.get("FANIN_POWERLOSS_SHARE", "0.12"))
 SEED = int(os.environ.get("FANIN_POWERLOSS_SEED", "1"))
@@ -80,7 +81,7 @@ def life(say: Callable[[TxnFactory[object]], object], expire: Callable[[], None]
             say(lambda: close.sweep(0, job.id, 0))
 
 
-def record(path: Path, synchronous: str = "FULL") -> list[Call]:
+def recorded(path: Path, synchronous: str = "FULL") -> list[Call]:
     store = RecordingStore(str(path), Disk())
     try:
         store._open_writer().execute(f"PRAGMA synchronous = {synchronous}")
@@ -97,19 +98,16 @@ def record(path: Path, synchronous: str = "FULL") -> list[Call]:
         store.close()
 
 
-def test_no_power_cut_breaks_an_invariant_or_loses_an_acknowledged_commit(
-    folder: Path, record_property: Callable[[str, object], None]
-) -> None:
-    log = record(folder / "life.db")
+def test_no_power_cut_breaks_an_invariant_or_loses_an_acknowledged_commit(folder: Path) -> None:
+    log = recorded(folder / "life.db")
     found = cut_everywhere(log, folder, random.Random(SEED), SHARE)
-    record_property("images", found.images)
-    print(f"\n{found.images} images of {len(log)} moments, seed {SEED}: {len(found.wrong)} wrong")
+    record("powerloss", images=found.images, moments=len(log), wrong=len(found.wrong), seed=str(SEED))
     assert found.images > 50 * SHARE
     assert found.wrong == []
 
 
 def test_the_cuts_would_notice_a_store_that_does_not_sync_its_commits(folder: Path) -> None:
-    log = record(folder / "life.db", synchronous="NORMAL")
+    log = recorded(folder / "life.db", synchronous="NORMAL")
     found = cut_everywhere(log, folder, random.Random(SEED), max(SHARE, 0.12))
     assert any("neither the acknowledged state" in problem for problem in found.wrong), found
 
@@ -148,7 +146,7 @@ def test_a_disk_that_refuses_costs_another_try_and_nothing_else(folder: Path, er
 
     life(say, expire)
     store.close()
-    assert disk.hits > 100
+    assert disk.hits.total() > 100
     survivor = SqliteStore("sqlite:///x", str(folder / "life.db"))
     try:
         assert [name for name, _, findings in survivor.check() if findings] == []

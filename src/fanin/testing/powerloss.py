@@ -5,14 +5,16 @@ be turned into an image of the disk: what was synced, plus none, all, or a rando
 torn write. An image must open, hold every invariant, and be exactly the state after the last acknowledged commit, or
 after the one that was under way.
 
-The same file system can refuse: raise "disk full" or an input/output error at its n-th call.
+The same file system can refuse: raise "disk full" or an input/output error at its n-th call of any kind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from fanin.stores.sqlite import SqliteStore
 from fanin.testing.state import TABLES
 
 MODES = ("none", "all", "random", "torn")
+KINDS = ("open", "read", "write", "truncate", "sync", "delete")
+"""The calls that can be refused."""
 SECTOR_BYTES = 512
 
 
@@ -39,21 +43,39 @@ class Disk:
 
     def __init__(self) -> None:
         self.log: list[Call] = []
-        self.fail_at: int | None = None
-        """Number of the call (from 1, counted since it was set) that fails; None for never."""
-        self.error: type[apsw.Error] = apsw.FullError
-        self.hits = 0
-        self._calls = 0
+        self.hits: Counter[str] = Counter()
+        """How many calls were refused, by kind."""
+        self._at: int | None = None
+        self._error: type[apsw.Error] = apsw.FullError
+        self._kinds: Collection[str] = KINDS
+        self._once = False
+        self.calls = 0
+        """How many calls there were of the kinds that `fail` named last."""
 
-    def fail(self, at: int | None, error: type[apsw.Error] = apsw.FullError) -> None:
-        """Refuse call number ``at`` from now on, and every later one until set again."""
-        self.fail_at, self.error, self._calls = at, error, 0
+    def fail(
+        self,
+        at: int | None,
+        error: type[apsw.Error] = apsw.FullError,
+        kinds: Collection[str] = ("write", "sync"),
+        once: bool = False,
+    ) -> None:
+        """Refuse call number ``at`` of these kinds, from 1 and counted from now, and unless ``once`` all later ones.
+
+        None: refuse nothing any more.
+        """
+        self._at, self._error, self._kinds, self._once, self.calls = at, error, kinds, once, 0
+
+    def asked(self, kind: str) -> None:
+        """A call of this kind is about to be made."""
+        if self._at is None or kind not in self._kinds:
+            return
+        self.calls += 1
+        if self.calls == self._at or (self.calls > self._at and not self._once):
+            self.hits[kind] += 1
+            raise self._error("refused by the test")
 
     def call(self, call: Call) -> None:
-        self._calls += 1
-        if self.fail_at is not None and self._calls >= self.fail_at and call.kind in ("write", "sync"):
-            self.hits += 1
-            raise self.error("refused by the test")
+        self.asked(call.kind)
         self.log.append(call)
 
 
@@ -69,7 +91,7 @@ class RecordingStore(SqliteStore):
         self._vfs = _FileSystem(f"fanin-recording-{next(self._numbers)}", disk)
 
     def open(self) -> apsw.Connection:
-        connection = apsw.Connection(self.path, vfs=self._vfs.name)
+        connection = _Connection(self.path, vfs=self._vfs.name)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no shared memory passes through a recording disk
         return connection
 
@@ -83,6 +105,13 @@ class RecordingStore(SqliteStore):
         self.disk.log.append(Call("ack", data=fingerprint(self._open_writer())))
 
 
+class _Connection(apsw.Connection):
+    def close(self, force: bool = False) -> None:
+        """apsw raises what a file system in Python has raised, even where SQLite goes on, as it does here."""
+        with contextlib.suppress(apsw.Error):
+            super().close(force)
+
+
 class _FileSystem(apsw.VFS):
     def __init__(self, name: str, disk: Disk) -> None:
         super().__init__(name, base="")
@@ -90,6 +119,7 @@ class _FileSystem(apsw.VFS):
         self.disk = disk
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
+        self.disk.asked("open")
         return _File(self.disk, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
@@ -102,6 +132,10 @@ class _File(apsw.VFSFile):
         self._disk = disk
         self._kind = _kind(name.filename() if isinstance(name, apsw.URIFilename) else name)
         super().__init__("", name, flags)
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        self._disk.asked("read")
+        return super().xRead(amount, offset)
 
     def xWrite(self, data: Any, offset: int) -> None:
         self._disk.call(Call("write", self._kind, offset, bytes(data)))
