@@ -14,18 +14,24 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis.stateful
+import psycopg
+import pytest
+
 from fanin.protocol import steps
 from tools.mutants_equivalent import EQUIVALENT
 
+WARM = (hypothesis.stateful, psycopg)
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "mutation.md"
 VARIABLE = "FANIN_MUTANT"
@@ -155,29 +161,39 @@ def apply_from_environment() -> str | None:
 
 
 def first_red(targets: Iterable[str], seconds: float, mutant: Mutant | None = None) -> str | None:
-    """The first test of these paths that goes red, or None."""
-    environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
-    if mutant is not None:
-        environment[VARIABLE] = mutant.encode()
+    """The first test of these paths that goes red, or None. With a mutant only the tests on its database are run."""
     targets = list(targets)
-    several = [] if all(target.endswith(("]", ".py")) for target in targets) else ["-n", "2", "--dist", "worksteal"]
-    options = [
-        "-q",
-        "-x",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        *several,
-        *(f"--ignore={path}" for path in mutating()),
-    ]
-    command = [sys.executable, "-m", "pytest", *options, *targets]
-    done = subprocess.run(command, cwd=ROOT, env=environment, timeout=seconds, capture_output=True, text=True)
-    if done.returncode == 0:
+    options = ["-q", "-x", "-p", "no:cacheprovider", *(f"--ignore={path}" for path in mutating())]
+    if not all("::" in target for target in targets):
+        options += ["-k", {"pg": "pg", "lite": "sqlite"}[mutant.dialect]] if mutant else []
+    if not all(".py" in target for target in targets):
+        options += ["-n", "2", "--dist", "worksteal"]
+    with tempfile.TemporaryFile() as output:
+        child = multiprocessing.get_context("fork").Process(
+            target=_pytest, args=([*options, *targets], mutant.encode() if mutant else "", output.fileno())
+        )
+        child.start()
+        child.join(seconds)
+        if child.is_alive():
+            child.kill()
+            raise SystemExit(f"{targets} took longer than {seconds} s")
+        output.seek(0)
+        said = output.read().decode()
+    if child.exitcode in (0, 5):  # passed, or there is no test on this database
         return None
-    red = re.search(r"^(?:FAILED|ERROR) (tests/\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    if done.returncode not in (1, 2) or red is None:
-        raise SystemExit(f"pytest ended with {done.returncode} and no red test:\n{(done.stdout + done.stderr)[-3000:]}")
+    red = re.search(r"^(?:FAILED|ERROR) (tests/\S+::.+?)(?: - .*)?$", said, re.MULTILINE)
+    if child.exitcode not in (1, 2) or red is None:
+        raise SystemExit(f"pytest ended with {child.exitcode} and no red test:\n{said[-3000:]}")
     return red[1]
+
+
+def _pytest(arguments: list[str], mutant: str, output: int) -> None:
+    """In a fork of this process, so that what pytest imports is imported once."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ[VARIABLE] = mutant
+    os.chdir(ROOT)
+    sys.exit(pytest.main(arguments))
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from tests.protocol.helpers import (
     make,
     make_open,
     released,
+    retried,
     run_all,
     say,
     settle,
@@ -249,6 +250,27 @@ def test_the_reaper_fails_no_part_that_has_ended(store: Store, clock: Clock, how
     clock.advance(61)
     before = snapshot(store)
     assert send(store, finish.SQL.reap_parts(bucket=0, rows=[(job_id, 0, 1)])) == []
+    assert snapshot(store) == before
+
+
+@pytest.mark.parametrize(
+    ("attempts", "made", "seen", "seconds"),
+    [
+        pytest.param(2, 2, 1, 61, id="another attempt"),
+        pytest.param(2, 1, 1, 61, id="an attempt is left"),
+        pytest.param(1, 1, 1, 59, id="the lease goes on"),
+    ],
+)
+def test_the_reaper_fails_only_the_last_attempt_and_only_after_its_lease(
+    store: Store, clock: Clock, attempts: int, made: int, seen: int, seconds: float
+) -> None:
+    job_id = make(store, 1, attempts=attempts)
+    for _ in range(made - 1):
+        settle(store, retried(claim(store)[0]))
+    claim(store)
+    clock.advance(seconds)
+    before = snapshot(store)
+    assert send(store, finish.SQL.reap_parts(bucket=0, rows=[(job_id, 0, seen)])) == []
     assert snapshot(store) == before
 
 

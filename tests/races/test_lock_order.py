@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fanin.domain.model import Claim
-from fanin.protocol import finish, lease, submit
+from fanin.domain.policy import Policy
+from fanin.protocol import finish, lease, redrive, submit
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
@@ -102,3 +103,30 @@ def test_a_batch_takes_its_rows_in_the_order_of_their_keys(arena: Arena, pg_url:
             session.close()
         watcher.close()
         roundabout.close()
+
+
+def test_a_redrive_takes_the_parts_before_the_counters(arena: Arena) -> None:
+    """A batch that came too late for one part has locked it all the same, and wants the counter of another."""
+    job_id = arena.job(2, successor=None, attempts=1, policy=Policy(fail_fast=True))
+    (late,) = arena.claims(1, LAPSED)
+    (held,) = arena.claims(1)
+    watcher = Watcher(arena.store)
+    names = ("reaper", "batch", "redrive")
+    reaping, batch, redriving = sessions = [Session(arena.store, name, watcher) for name in names]
+    try:
+        reaping.play(once(lambda: lease.reap(BUCKET)))
+        reaping.hold(COMMIT)
+        batch.play(once(lambda: finish.settle(BUCKET, [succeed(late), succeed(held)], "w")))
+        assert not batch.step([reaping.pid]), "the batch came too early"
+        reaping.finish()
+        batch.settle()
+        redriving.play(once(lambda: redrive.redrive(BUCKET, job_id, 1, 1)))
+        while not redriving.done and redriving.step([batch.pid]):
+            pass
+        batch.finish()
+        redriving.finish()
+        assert (batch.retried, redriving.retried) == ([], [])
+    finally:
+        for session in sessions:
+            session.close()
+        watcher.close()

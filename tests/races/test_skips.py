@@ -1,0 +1,88 @@
+"""Who takes what it finds free does not wait for the rest, and takes no hold of what it does not want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fanin.protocol import close, lease
+from fanin.protocol.steps import Query, Txn, TxnFactory
+from fanin.testing.stepper import COMMIT, Session, Watcher, once
+from tests.races.arena import Arena
+from tests.races.stage import BUCKET, LAPSED
+
+
+@pytest.fixture
+def pair(arena: Arena) -> Iterator[tuple[Session, Session]]:
+    watcher = Watcher(arena.store)
+    made = Session(arena.store, "A", watcher), Session(arena.store, "B", watcher)
+    yield made
+    for session in made:
+        session.close()
+    watcher.close()
+
+
+def holding(idx: int) -> TxnFactory[None]:
+    """Somebody who has locked one part."""
+    query = Query("test", "hold", (), {"pg": "SELECT 1 FROM fanin.part WHERE idx = :idx FOR NO KEY UPDATE"})
+
+    def txn() -> Txn[None]:
+        yield query(idx=idx)
+
+    return txn
+
+
+def claims(arena: Arena) -> TxnFactory[int]:
+    arena.job(3, successor=None)
+    claiming = arena.claiming(limit=2)
+
+    def txn() -> Txn[int]:
+        return len((yield from claiming()))
+
+    return txn
+
+
+def wakes(arena: Arena) -> TxnFactory[int]:
+    arena.job(3, successor=None)
+    arena.claims(3, LAPSED)
+
+    def txn() -> Txn[int]:
+        return len((yield lease.SQL.wake_parts(bucket=BUCKET, limit=10)))
+
+    return txn
+
+
+def sweeps(arena: Arena) -> TxnFactory[int]:
+    job_id = arena.job(3, successor=None)
+    arena.store.run(lambda: close.cancel(BUCKET, job_id))
+    return lambda: close.sweep(BUCKET, job_id, 0)
+
+
+@pytest.mark.parametrize("stage", [claims, wakes, sweeps])
+def test_it_takes_the_free_parts_without_waiting_for_one_that_is_held(
+    arena: Arena, pair: tuple[Session, Session], stage: Callable[[Arena], TxnFactory[int]]
+) -> None:
+    taking = stage(arena)
+    holder, taker = pair
+    holder.play(once(holding(0)))
+    holder.hold(COMMIT)
+    taker.play(once(taking))
+    while not taker.done:
+        assert taker.step([holder.pid]), f"{taker.next} waits for a part that is held"
+    assert taker.outcome == 2
+    holder.finish()
+
+
+def test_a_wake_holds_no_part_whose_moment_has_not_come(arena: Arena, pair: tuple[Session, Session]) -> None:
+    arena.job(2, successor=None)
+    arena.claims(1, LAPSED)
+    (claim,) = arena.claims(1)
+    waking, renewing = pair
+    waking.play(once(lambda: lease.wake(BUCKET)))
+    waking.hold(COMMIT)
+    renewing.play(once(lambda: lease.renew(BUCKET, [(claim, 60.0)])))
+    assert renewing.step([waking.pid]), "a part that was not woken is held all the same"
+    renewing.finish()
+    waking.finish()
+    assert renewing.outcome == []
