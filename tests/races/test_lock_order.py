@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fanin.domain.model import Claim
+from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
 from fanin.protocol import finish, lease, redrive, submit
 from fanin.protocol.steps import Query, Txn, TxnFactory
@@ -106,7 +106,7 @@ def test_a_batch_takes_its_rows_in_the_order_of_their_keys(arena: Arena, pg_url:
 
 
 def test_a_redrive_takes_the_parts_before_the_counters(arena: Arena) -> None:
-    """A batch that came too late for one part has locked it all the same, and wants the counter of another."""
+    """A batch that came too late for one part has locked it all the same, and wants all counters for another."""
     job_id = arena.job(2, successor=None, attempts=1, policy=Policy(fail_fast=True))
     (late,) = arena.claims(1, LAPSED)
     (held,) = arena.claims(1)
@@ -116,7 +116,7 @@ def test_a_redrive_takes_the_parts_before_the_counters(arena: Arena) -> None:
     try:
         reaping.play(once(lambda: lease.reap(BUCKET)))
         reaping.hold(COMMIT)
-        batch.play(once(lambda: finish.settle(BUCKET, [succeed(late), succeed(held)], "w")))
+        batch.play(once(lambda: finish.settle(BUCKET, [succeed(late), Report(held, "fail")], "w")))
         assert not batch.step([reaping.pid]), "the batch came too early"
         reaping.finish()
         batch.settle()
