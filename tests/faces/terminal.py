@@ -17,6 +17,9 @@ from unittest import mock
 import msgspec
 
 from fanin.cli import main
+from fanin.stores import open_store
+from tests.runtime.rows import end_leases
+from tests.support.freezing import freeze
 
 PATIENCE_SECONDS = 90.0
 
@@ -79,6 +82,18 @@ class Terminal:
         """kill -9 to the whole process group."""
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=PATIENCE_SECONDS)
+
+    def freeze(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGSTOP; SIGCONT lets it go on."""
+        store = open_store(self.url)
+        freeze(process.pid, store)
+        store.close()
+
+    def expire(self) -> None:
+        """Let every lease that is held now end, as if its time had passed."""
+        store = open_store(self.url)
+        end_leases(store)
+        store.close()
 
     def end(self, process: subprocess.Popen[bytes], code: int = 0) -> tuple[str, str]:
         """Wait for a started command. (what it printed, what it said on standard error)."""

@@ -24,7 +24,7 @@ HELD = "echo {#} >> begun.log; while [ ! -e go ]; do sleep 0.02; done; "
 
 
 def test_after_kill_9_of_the_whole_group_only_unfinished_parts_run_again(terminal: Terminal) -> None:
-    line = ["map", "-j3", "--lease", "1s", "--then", "cat {outs} > all; echo x >> then.log", "--"]
+    line = ["map", "-j3", "--then", "cat {outs} > all; echo x >> then.log", "--"]
     line += [
         "echo {#} >> begun.log; echo {} > {out}.o; [ {#} -lt 20 ] || test -e go || exec sleep 60",
         ":::",
@@ -36,6 +36,7 @@ def test_after_kill_9_of_the_whole_group_only_unfinished_parts_run_again(termina
     before = terminal.lines("begun.log")
     done = {path.name for path in terminal.folder.glob("*.o")}
     terminal.kill(first)
+    terminal.expire()
     (terminal.folder / "go").touch()
     terminal.run(*line)
     again = terminal.lines("begun.log")[len(before) :]
@@ -70,10 +71,11 @@ def test_two_terminals_share_one_job_and_the_then_command_is_started_once(termin
 
 
 def test_output_of_an_attempt_that_lost_its_lease_never_gets_the_final_name(terminal: Terminal) -> None:
-    line = ["map", "--lease", "500ms", "--", HELD + "echo $FANIN_ATTEMPT > {out}.o", ":::", "x"]
+    line = ["map", "--", HELD + "echo $FANIN_ATTEMPT > {out}.o", ":::", "x"]
     zombie = terminal.start(*line)
     until(lambda: len(terminal.lines("begun.log")) == 1, "the first attempt runs")
-    os.kill(zombie.pid, signal.SIGSTOP)
+    terminal.freeze(zombie)
+    terminal.expire()
     other = terminal.start(*line)
     until(lambda: len(terminal.lines("begun.log")) == 2, "the second terminal has taken over")
     (terminal.folder / "go").touch()
@@ -86,7 +88,7 @@ def test_output_of_an_attempt_that_lost_its_lease_never_gets_the_final_name(term
 
 
 def test_a_crash_between_commit_and_rename_loses_nothing(terminal: Terminal) -> None:
-    line = ["map", "--lease", "1s", "--then", "cat {outs} > all", "--"]
+    line = ["map", "--then", "cat {outs} > all", "--"]
     line += ["echo {} >> begun.log; echo {} > {out}.o", ":::", "a"]
     crash = (
         "import os, sys, fanin.cli, fanin.cli.mapping.outputs as outputs\n"
@@ -99,6 +101,7 @@ def test_a_crash_between_commit_and_rename_loses_nothing(terminal: Terminal) -> 
     )  # fmt: skip
     assert done.returncode == 9, done.stderr.decode()
     assert terminal.names() == [".fanin"]
+    terminal.expire()
     terminal.run(*line)
     assert terminal.lines("begun.log") == ["a"]
     assert terminal.lines("a.o") == ["a"]
@@ -169,21 +172,23 @@ def test_a_reader_that_goes_away_stops_the_map(terminal: Terminal) -> None:
 
 
 def test_the_attempts_of_a_command_are_not_used_up_by_crashes(terminal: Terminal) -> None:
-    line = ["map", "--attempts", "1", "--lease", "500ms", "--", HELD + "true", ":::", "a"]
+    line = ["map", "--attempts", "1", "--", HELD + "true", ":::", "a"]
     for crashes in (1, 2, 3):
         process = terminal.start(*line)
         until(lambda crashes=crashes: len(terminal.lines("begun.log")) == crashes, "the command runs")  # type: ignore[misc]
         terminal.kill(process)
+        terminal.expire()
     (terminal.folder / "go").touch()
     terminal.run(*line)
     assert len(terminal.lines("begun.log")) == 4
 
 
 def test_what_losers_left_is_swept_by_the_next_run(terminal: Terminal) -> None:
-    line = ["map", "--lease", "500ms", "--", HELD + "echo x > {out}.o", ":::", "a"]
+    line = ["map", "--", HELD + "echo x > {out}.o", ":::", "a"]
     process = terminal.start(*line)
     until(lambda: terminal.lines("begun.log"), "the command runs")
     terminal.kill(process)
+    terminal.expire()
     assert terminal.scratch() != []
     (terminal.folder / "go").touch()
     terminal.run(*line)

@@ -22,6 +22,7 @@ from fanin.runtime.worker import Worker
 from fanin.testing import clock, crashpoints
 from tests.runtime.rows import end_leases
 from tests.runtime.working import until
+from tests.support.freezing import freeze
 
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 4
@@ -119,7 +120,7 @@ class Crew:
 
     @contextmanager
     def paused(self, pid: int) -> Iterator[None]:
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid, self.app.store)
         try:
             yield
         finally:
