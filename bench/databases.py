@@ -17,10 +17,12 @@ GONE_SECONDS = 10.0
 
 
 class Footprint(NamedTuple):
-    """What a run has left in the database: row versions written, dead rows (PostgreSQL alone), bytes, parts."""
+    """What a run has left in the database: bytes and parts; of PostgreSQL alone, row versions that were written, dead
+    rows, and how often autovacuum has come."""
 
     versions: int | None
     dead: int | None
+    vacuums: int | None
     bytes: int
     parts: int
 
@@ -84,11 +86,12 @@ class Database:
             parts = connection.execute(f"SELECT count(*) FROM {schema}.part").fetchone()
             row = connection.execute(
                 "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint, sum(n_dead_tup)::bigint, "
-                "sum(pg_total_relation_size(relid))::bigint FROM pg_stat_user_tables WHERE schemaname = %s", [schema],
+                "sum(autovacuum_count)::bigint, sum(pg_total_relation_size(relid))::bigint "
+                "FROM pg_stat_user_tables WHERE schemaname = %s", [schema],
             ).fetchone()  # fmt: skip
         assert row is not None
         assert parts is not None
-        return Footprint(row[0], row[1], row[2], parts[0])
+        return Footprint(row[0], row[1], row[2], row[3], parts[0])
 
     def _number(self, query: str) -> int:
         import psycopg
@@ -113,7 +116,7 @@ def _footprint_of_file(path: str) -> Footprint:
     parts = next(connection.execute("SELECT count(*) FROM fanin_part"))[0]
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
-    return Footprint(None, None, Path(path).stat().st_size, parts)
+    return Footprint(None, None, None, Path(path).stat().st_size, parts)
 
 
 @contextmanager

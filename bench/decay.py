@@ -39,5 +39,6 @@ def rows(database: Database, total: int, step: int) -> Iterator[Row]:
     yield {
         "kind": "decay", "database": database.name, "parts": total, "step": step,
         "first_parts_per_second": first, "last_parts_per_second": last, "kept": last / first,
-        "dead_rows": left.dead, "stored_bytes_per_part": left.bytes / left.parts, "jobs": jobs,
+        "dead_rows": left.dead, "vacuums": left.vacuums,
+        "stored_bytes_per_part": left.bytes / left.parts, "jobs": jobs,
     }  # fmt: skip

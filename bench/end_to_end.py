@@ -109,7 +109,7 @@ def judge(app: App, job_id: str, parts: int) -> tuple[Job, dict[str, Any]]:
     job = app.job(job_id).wait(WAIT_SECONDS)
     successor = job.successor
     if successor is None:
-        raise Void(f"job {job_id} is {job.status} and has no successor")
+        raise Void(f"job {job_id} is {job.status} and has no successor: {job.failures()[:1]}")
     said = successor.result(WAIT_SECONDS)
     account = job.account()
     if said["count"] != parts or not said["ordered"] or account["successors"] != 1 or account["ends"] != 1:

@@ -12,6 +12,8 @@ from bench.peers.catalog import PEERS
 from bench.settings import MODES, Setting, Work
 from bench.summary import Row
 
+WORKERS = (1, 2, 4)
+
 
 class Extent(NamedTuple):
     """How much of it: runs of each row, and the most parts that a run may have (None: as planned)."""
@@ -34,13 +36,20 @@ class Stage(NamedTuple):
 
 
 def _speed(found: list[Database], extent: Extent) -> Iterator[Row]:
-    sizes = [(n, workers) for n in (100, 1_000, 10_000) for workers in (1, 2, 4)] + [(100_000, 2)]
+    return _sized(found, extent, [(100, 2), (1_000, 1), (1_000, 2), *((10_000, w) for w in WORKERS), (100_000, 2)])
+
+
+def _cross(found: list[Database], extent: Extent) -> Iterator[Row]:
+    return _sized(found, extent, [(100, 1), (100, 4), (1_000, 4), (100_000, 1), (100_000, 4)])
+
+
+def _sized(found: list[Database], extent: Extent, sizes: list[tuple[int, int]]) -> Iterator[Row]:
     settings = dict.fromkeys(Setting(extent.parts(n), workers) for n, workers in sizes)
     return speed.rows(found, settings, extent.repeat)
 
 
 def _commits(found: list[Database], extent: Extent) -> Iterator[Row]:
-    settings = [Setting(extent.parts(2_000), workers, batch=1) for workers in (1, 2, 4)]
+    settings = [Setting(extent.parts(1_000), workers, batch=1) for workers in WORKERS]
     return speed.rows(found, settings, extent.repeat)
 
 
@@ -64,7 +73,7 @@ def _probes(found: list[Database], extent: Extent) -> Iterator[Row]:
     times = extent.parts(200)
     for database in found:
         yield probes.idle(database, seconds=extent.parts(20))
-        yield probes.pickup(database, times)
+        yield probes.pickup(database, times // 2)
         yield probes.join(database, times)
 
 
@@ -73,7 +82,7 @@ def contended(found: list[Database], extent: Extent) -> Iterator[Row]:
     for database in found:
         if database.name == "PostgreSQL":  # an SQLite file has one writer at a time, whatever it counts
             for connections, stripes in contention.GRID:
-                yield contention.row(database, connections, stripes, extent.parts(2_000), extent.repeat)
+                yield contention.row(database, connections, stripes, extent.parts(1_500), extent.repeat)
 
 
 def _peers(found: list[Database], extent: Extent) -> Iterator[Row]:
@@ -92,13 +101,14 @@ def _decay(found: list[Database], extent: Extent) -> Iterator[Row]:
 
 
 STAGES = [
-    Stage("speed", "parts that do nothing: 100 to 100 000, with 1, 2 and 4 workers", 9, _speed),
+    Stage("speed", "parts that do nothing: 100 to 100 000, with 1, 2 and 4 workers", 7, _speed),
     Stage("commits", "one part in each commit", 3, _commits),
-    Stage("handlers", "parts that sleep and parts that compute, in threads, on a loop, in processes", 7, _handlers),
-    Stage("jobs", "many small jobs", 1, _jobs),
+    Stage("handlers", "parts that sleep and parts that compute, in threads, on a loop, in processes", 8, _handlers),
+    Stage("jobs", "many small jobs", 2, _jobs),
     Stage("probes", "an idle worker, the pick-up and the join", 3, _probes),
     Stage("contention", "1 to 64 connections at one job, 1 to 64 stripes", 3, contended),
     Stage("peers", "the same on other libraries", 9, _peers),
+    Stage("cross", "the other sizes with the other numbers of workers", 7, _cross, asked=True),
     Stage("million", "a million parts, in one job and in 1 000 (one run each)", 12, _million, asked=True),
     Stage("decay", "five million parts, 100 000 to a job, nothing removed (one run)", 30, _decay, asked=True),
 ]

@@ -131,6 +131,7 @@ DECAY = Kind(
         Column("last_parts_per_second", "last fifth /s", _count),
         Column("kept", "kept", _percent),
         Column("dead_rows", "dead rows left", _count),
+        Column("vacuums", "autovacuums", _count),
         Column("stored_bytes_per_part", "stored bytes /part", _count),
     ],
 )

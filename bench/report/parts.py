@@ -26,7 +26,9 @@ def tables(rows: list[Row]) -> dict[str, str]:
     shown = [{**row, **_ranges(row)} for row in rows]
     found: dict[str, str] = {}
     for name, (stage, kind, columns) in TABLES.items():
-        mine = [row for row in shown if row["stage"] == stage and row["kind"] == kind]
+        mine = [row for row in shown if row["stage"] in stage.split() and row["kind"] == kind]
+        if name == "speed":  # of two stages
+            mine.sort(key=lambda row: (row["database"], row["parts"], row["workers"]))
         found[name] = md.table(columns, mine) if mine else NOT_YET
     found["costs"] = _costs(shown)
     found["memory"] = _memory(shown)
@@ -45,7 +47,7 @@ def _ranges(row: Row) -> Row:
 
 TABLES: dict[str, tuple[str, str, list[Column]]] = {
     "speed": (
-        "speed", "speed",
+        "speed cross", "speed",
         [*WHERE, SHARE, TOTAL, ("limit /s", "limit_parts_per_second", md.number),
          ("submitted /s", "submit_parts_per_second", md.number),
          ("of the limit's", "submit_share_of_limit", md.percent),
@@ -82,7 +84,7 @@ TABLES: dict[str, tuple[str, str, list[Column]]] = {
         "decay", "decay",
         [("database", "database", str), ("parts", "parts", md.count),
          ("first fifth /s", "first_parts_per_second", md.number), ("last fifth /s", "last_parts_per_second", md.number),
-         ("kept", "kept", md.percent), ("dead rows", "dead_rows", md.count),
+         ("kept", "kept", md.percent), ("dead rows", "dead_rows", md.count), ("autovacuums", "vacuums", md.count),
          ("stored bytes /part", "stored_bytes_per_part", md.number)],
     ),
 }  # fmt: skip

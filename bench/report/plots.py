@@ -61,7 +61,7 @@ def _peers(rows: list[Row], pyplot: Any) -> Any:
 
 def _sizes(rows: list[Row], pyplot: Any) -> Any:
     """Lines: parts per second by the size of the job, fanin and the raw program, two workers."""
-    mine = [row for row in rows if row["kind"] == "speed" and row["stage"] in ("speed", "million")]
+    mine = [row for row in rows if row["kind"] == "speed" and row["stage"] in ("speed", "cross", "million")]
     two = sorted((row for row in mine if row["workers"] == 2 and row["jobs"] == 1), key=lambda row: row["parts"])
     if not two:
         return None
