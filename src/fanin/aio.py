@@ -239,6 +239,8 @@ class AsyncApp:
         async for payload in payloads:
             if (append := feed.add(payload)) is not None:
                 await self._runner.run(append)
+            if feed.ended:
+                return
         if (append := feed.flush()) is not None:
             await self._runner.run(append)
         await self._runner.run(feed.seal())

@@ -114,8 +114,9 @@ class App:
         delay: parts start no sooner. stripes: counters (default by size and database).
         within: a psycopg, apsw or sqlite3 connection whose open transaction shall hold the job.
         stream: write the parts in chunks while ``items`` is still being read; they run at once, and the job can end
-        only after the last. Default: nothing is written before all items are read and checked, then all in one
-        transaction. run: let `Job.wait` and `Job.result` run the parts in this process.
+        only after the last, unless its rules or an operator end it: then no further item is read. Default: nothing is
+        written before all items are read and checked, then all in one transaction. run: let `Job.wait` and `Job.result`
+        run the parts in this process.
 
         Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
@@ -286,6 +287,8 @@ class App:
             if (append := feed.add(payload)) is not None:
                 self.store.run(append)
         if (append := feed.flush()) is not None:
+            if feed.ended:
+                return
             self.store.run(append)
         self.store.run(feed.seal())
 

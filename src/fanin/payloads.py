@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import KeyConflict, LimitExceeded
+from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow
 from fanin.domain.model import JobRow, NewJob
 from fanin.protocol import read, submit
-from fanin.protocol.steps import Txn, TxnFactory
+from fanin.protocol.steps import Again, Txn, TxnFactory
 
 
 class Spool:
@@ -71,6 +71,8 @@ class Feed:
         self._planned = 0
         self._hashed = identity.request_hash()
         self._sealed = False
+        self.ended = False
+        """Whether the job has ended meanwhile, so that no further item need be read."""
 
     def open(self) -> TxnFactory[None]:
         return self._open
@@ -100,7 +102,20 @@ class Feed:
         self._planned += len(chunk)
         if not chunk or self._sealed:
             return None
-        return lambda: submit.append(self._new.bucket, self._new.id, first, chunk)
+        return lambda: self._append(first, chunk)
+
+    def _append(self, first: int, chunk: list[str]) -> Txn[int]:
+        try:
+            return (yield from submit.append(self._new.bucket, self._new.id, first, chunk, self._new.delay))
+        except NotAllowedNow:
+            raise Again(self._late) from None  # nothing of the chunk may stay
+
+    def _late(self) -> Txn[int]:
+        """The job takes no more parts: it has ended early, or the same request made elsewhere has sealed it."""
+        row = yield from read.job(self._new.bucket, self._new.id)
+        self._sealed = True
+        self.ended = row is not None and row.request_hash is None
+        return 0
 
     def seal(self) -> TxnFactory[bool]:
         content = content_hash(self._asked, self._hashed.hexdigest())

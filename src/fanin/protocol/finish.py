@@ -236,10 +236,11 @@ class _Successor(msgspec.Struct, frozen=True):
 
 
 def _judge(bucket: int, job_id: str, known: Policy | None) -> Txn[tuple[Ending, Counts] | None]:
-    """The ending that the policy gives a job whose stripes are all locked, while parts of it are still live."""
+    """The ending that the policy gives a job whose stripes are all locked, while parts of it live or may still come."""
     rule = known or (yield from _policy(bucket, job_id))
     counts = yield from sums(bucket, job_id)
-    ending = policy.close_early(rule, counts) if counts.remaining > 0 else None
+    more = counts.remaining > 0 or not counts.sealed
+    ending = policy.close_early(rule, counts) if more else None
     return None if ending is None else (ending, counts)
 
 

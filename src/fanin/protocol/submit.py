@@ -65,11 +65,11 @@ def open_job(job: NewJob) -> Txn[bool]:
     return True
 
 
-def append(bucket: int, job_id: str, first: int, payloads: list[str]) -> Txn[int]:
+def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: float = 0.0) -> Txn[int]:
     """Add parts ``first``, ``first+1``, … to an open job; those that stand already are compared and skipped.
 
-    Returns how many were new. Raises `NotAllowedNow` if the job is sealed or closed, `LimitExceeded` past the width,
-    `KeyConflict` if a part stands with another payload.
+    The new ones start in ``delay`` seconds. Returns how many were new. Raises `NotAllowedNow` if the job is sealed or
+    closed, `LimitExceeded` past the width, `KeyConflict` if a part stands with another payload.
     """
     status, _, stripes, turn, priority, attempts, queue, task, *_, key = yield from _held(bucket, job_id)
     if status != "open":
@@ -84,6 +84,7 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str]) -> Txn[int
         stripes=stripes,
         priority=priority,
         attempts=attempts,
+        delay=delay,
     )
     fresh = yield from _insert_chunk(job, turn, first, payloads)
     if len(fresh) < len(payloads):
@@ -201,6 +202,11 @@ def _same_request(job: NewJob, existing: Rows, wanted: str) -> None:
             "call with stream=True to finish it, or cancel it"
         )
     if status != "open":
+        if old_hash is None:
+            raise KeyConflict(
+                f"the job of {job.key or job.id!r} ended before all of its parts had come, so it is not what is asked "
+                "for now: choose another key"
+            )
         _compare(job.key or job.id, old_hash, job.request_hash)
 
 
