@@ -41,6 +41,7 @@ from tests.protocol.helpers import (
     states,
     successors,
 )
+from tests.support.databases import migrate_database
 from tests.support.postgres import Server
 
 
@@ -284,6 +285,48 @@ def test_an_old_postgresql_is_refused() -> None:
         target.prepare(old)
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_every_text_is_refused(pg_server: Server, encoding: str) -> None:
+    """A worker would find out with the work done, and do it again and again."""
+    name = f"fanin_{encoding.lower()}_{os.getpid()}"
+    with psycopg.connect(pg_server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+        try:
+            with pytest.raises(UnsafeStore, match=f"stores text as {encoding}.*ENCODING 'UTF8'"):
+                say(open_store(pg_server.url(database=name)), "SELECT 1")
+        finally:
+            connection.execute(f"DROP DATABASE {name}")
+
+
+def test_every_text_is_sent_whatever_encoding_the_environment_names(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    migrate_database(pg_url)
+    store = open_store(pg_url)
+    assert store.table(statement("SELECT :text::text AS said", text="\u20ac\U0001f600")) == [
+        {"said": "\u20ac\U0001f600"}
+    ]
+    store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_deleted_or_replaced_takes_no_commits(sqlite_url: str, replaced: bool) -> None:
+    store = open_store(sqlite_url)
+    make(store, 1)
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    os.rename(path, path.with_suffix(".kept"))
+    if replaced:
+        path.touch()
+    for call in (lambda: make(store, 1), lambda: say(store, "SELECT 1"), lambda: list(store.check())):
+        with pytest.raises(UnsafeStore, match="was deleted or replaced"):
+            call()
+    assert path.exists() is replaced, "nobody made another in its place"
+    os.rename(path.with_suffix(".kept"), path)
+    make(store, 1)
+    store.close()
+
+
 def test_an_sqlite_with_the_bug_in_wal_mode_is_refused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sqlite.check_library()
     monkeypatch.setattr(sqlite, "MIN_SQLITE", (99, 0, 0))
@@ -335,6 +378,7 @@ def test_a_system_without_a_table_of_mounts_says_nothing(tmp_path: Path) -> None
         ("sqlite:///x.db?mode=ro", "name a file"),
         ("postgresql://h/d?fanin_schema=Bad-Name", "lower-case letters"),
         ("postgresql://h/d?fanin_schema=" + "x" * 51, "up to 50"),
+        ("postgresql://h/d?fanin_schema=" + "\u00e4" * 50, "lower-case letters"),
     ],
 )
 def test_a_url_that_names_no_store_is_refused_with_a_hint(url: str, said: str) -> None:

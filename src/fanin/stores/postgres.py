@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -73,12 +74,13 @@ class Target:
         self.pooled = query.pop("fanin_pooler", "none") == "transaction"
         self.listen_url = query.pop("fanin_listen", None) or os.environ.get("FANIN_LISTEN_URL")
         self.conninfo = urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
-        if not self.schema.isidentifier() or self.schema != self.schema.lower() or len(self.schema) > 50:
+        if not re.fullmatch("[a-z_][a-z0-9_]{0,49}", self.schema):
             raise BadOption(
                 f"fanin_schema={self.schema!r}: use a name of lower-case letters, digits and underscores, up to 50"
             )
         known = conninfo_to_dict(self.conninfo)
         self.options: dict[str, Any] = {k: v for k, v in _KEEPALIVE.items() if k not in known}
+        self.options["client_encoding"] = "utf8"  # whatever the environment says
         if not self.pooled:
             pins = " ".join(f"-c {name}={value}" for name, value in _PINS.items())
             self.options["options"] = f"{known.get('options', '')} {pins}".strip()
@@ -95,6 +97,12 @@ class Target:
         version = connection.info.server_version
         if version < MIN_VERSION:
             raise UnsafeStore(f"PostgreSQL {version // 10000} is too old: 13 or later is needed")
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding not in ("UTF8", None):  # a pooler may not say
+            raise UnsafeStore(
+                f"{where(self.url)} stores text as {encoding}, where not every result fits: create the database with "
+                "ENCODING 'UTF8'"
+            )
 
     @property
     def greetings(self) -> list[str]:

@@ -89,6 +89,7 @@ class SqliteStore(Store):
         self._writer: apsw.Connection | None = None
         self._turnstile: _Turnstile | None = None
         self._readers: dict[threading.Thread, apsw.Connection] = {}
+        self._file: tuple[int, int] | None = None
         self._pid = os.getpid()
 
     def run(self, factory: TxnFactory[T]) -> T:
@@ -222,14 +223,26 @@ class SqliteStore(Store):
             except BaseException:
                 writer.close()  # the next try must not take it for one with tables
                 raise
+            self._file = _identity(self.path)
             self._writer = writer
+        self._check_file()
         return self._writer
+
+    def _check_file(self) -> None:
+        """A file that was deleted or replaced goes on taking commits, and nobody will ever see them."""
+        if _identity(self.path) != self._file:
+            raise UnsafeStore(
+                f"{self.path} was deleted or replaced while it was open: what is written here would be lost. Stop what "
+                "uses it, put the file back, and start again"
+            )
 
     def _reader(self) -> apsw.Connection:
         self._after_fork()
         connection: apsw.Connection | None = getattr(self._local, "reader", None)
         if connection is None:
             connection = self._local.reader = self._open_reader()
+        else:
+            self._check_file()
         return connection
 
     def _open_reader(self) -> apsw.Connection:
@@ -265,6 +278,14 @@ class SqliteStore(Store):
     def open(self) -> apsw.Connection:
         """The bare connection; the testing kit puts a recording file system here."""
         return apsw.Connection(self.path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def execute(connection: apsw.Connection, statement: Statement) -> Rows:
