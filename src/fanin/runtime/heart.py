@@ -109,9 +109,10 @@ class Heart:
     def _renew(self, bucket: int, group: list[Running]) -> None:
         sent = time.monotonic()
         held = [(running.claim, running.task.lease) for running in group]
-        lost = {claim.key for claim in self._store.run(lambda: lease.renew(bucket, held))}
+        # By the attempt: one worker may hold an overtaken and the present claim of the same part.
+        lost = {(*claim.key, claim.attempt) for claim in self._store.run(lambda: lease.renew(bucket, held))}
         for running in group:
-            if running.claim.key not in lost:
+            if (*running.claim.key, running.claim.attempt) not in lost:
                 running.renewed = sent
             elif not running.said and not running.part.cancelled:  # its own report may have been faster
                 self._stop(running, "the lease is lost")
