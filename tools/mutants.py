@@ -1,26 +1,24 @@
 """Take each guard out of the protocol's SQL in turn, and see which suites notice.
 
     python tools/mutants.py list
-    python tools/mutants.py run [--only TEXT | --new] [--suites protocol,races,…] [--enough 2 | --all] [--write FILE]
+    python tools/mutants.py run [--only TEXT… | --new] [--suites protocol,races,…] [--enough 2 | --all] [--write FILE]
 
-A guard is a condition of a write, or of the statement that locks its rows, about more than the key: a state, a token,
-a clock, a counter; or the lock itself. A mutant is one statement in the words of one database without one of them,
-wherever it stands in the statement. A suite has noticed it when a test is red, and green again with the guard back.
-A mutant that no suite notices is an error, unless it is EQUIVALENT.
+A mutant is one statement in the words of one database without one of its guards (`tools/guards.py`), wherever that
+stands in the statement. A suite has noticed it when a test is red, and green again with the guard back. A mutant that
+no suite notices is an error, unless it is EQUIVALENT. What noticed it the last time, says the report, is asked first.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import multiprocessing
 import os
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,52 +26,20 @@ import hypothesis.stateful
 import psycopg
 import pytest
 
-from fanin.protocol import steps
+from tools.guards import DATABASES, UNTRIED, VARIABLE, Mutant, mutants
 from tools.mutants_equivalent import EQUIVALENT
 
 WARM = (hypothesis.stateful, psycopg)
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "mutation.md"
-VARIABLE = "FANIN_MUTANT"
 SUITES = {
     "protocol": ["tests/protocol/test_guards.py tests/protocol/test_{room}.py", "tests/protocol"],
-    "races": ["tests/races/test_lock_order.py", "tests/races"],
+    "races": ["tests/races/test_held.py tests/races/test_skips.py tests/races/test_lock_order.py", "tests/races"],
     "crashes": ["tests/crashes"],
     "invariants": ["tests/invariants"],
     "runtime": ["tests/runtime"],
 }
 """The paths of each suite, the likeliest first. The quickest suite stands first too."""
-DATABASES = {"pg": "PostgreSQL", "lite": "SQLite"}
-
-_WRITES = re.compile(r"\b(UPDATE|INSERT)\b")
-_KEY = re.compile(
-    r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key) (=|IN|>=|<) |\(:everything OR|true$"
-    r"|s\.remaining > 0$"  # names the index of unswept stripes
-)
-_GUARD = re.compile(
-    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq)\b"
-)
-_CLAUSE_END = re.compile(r"(RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
-_LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED)?")
-_SKIP = "SKIP LOCKED"
-
-
-class Mutant(NamedTuple):
-    room: str
-    statement: str
-    guard: str
-    dialect: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.room}.{self.statement}: {self.guard} ({DATABASES[self.dialect]})"
-
-    @property
-    def is_lock(self) -> bool:
-        return self.guard == _SKIP or _LOCK.match(self.guard) is not None
-
-    def encode(self) -> str:
-        return "\x1f".join(self)
 
 
 class Noticed(NamedTuple):
@@ -82,82 +48,12 @@ class Noticed(NamedTuple):
     suites: tuple[str, ...]
     test: str
 
-
-def rooms() -> list[str]:
-    return sorted(path.stem for path in Path(steps.__file__).parent.glob("*.sql"))
-
-
-def mutants() -> Iterator[Mutant]:
-    for room in rooms():
-        for query in steps.Room(room):
-            if any(_WRITES.search(_bare(text)) for text in query.texts.values()):
-                for dialect, text in query.texts.items():
-                    for guard in dict.fromkeys(guard for _, _, guard in guards(text)):
-                        yield Mutant(room, query.name, guard, dialect)
-
-
-def guards(text: str) -> Iterator[tuple[int, int, str]]:
-    """(start, end, words) of each guard of a statement. Raises LookupError for a condition of an unknown kind."""
-    bare = _bare(text)
-    for match in re.finditer(r"\b(WHERE|ON)\s+(?!CONFLICT)", bare):
-        for start, end in _conjuncts(bare, match.end()):
-            words = " ".join(re.sub(r" INDEXED BY \S+", "", bare[start:end]).split()).replace("( ", "(")
-            if _GUARD.search(words):
-                yield start, end, words
-            elif not _KEY.match(words):
-                raise LookupError(f"{words!r} is neither of a key (_KEY) nor a guard (_GUARD); say in {__file__} which")
-    for match in _LOCK.finditer(bare):
-        yield *match.span(), match[0]
-        if match[0].endswith(_SKIP):
-            yield match.end() - len(_SKIP), match.end(), _SKIP
-
-
-def _bare(text: str) -> str:
-    """The text with blanks for comments."""
-    return re.sub(r"--.*$", lambda comment: " " * len(comment[0]), text, flags=re.MULTILINE)
-
-
-def _conjuncts(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """The conditions joined by AND at the depth of ``start``, up to the end of their clause."""
-    depth, position = 0, start
-    while position < len(text):
-        char, word = text[position], not text[position - 1].isalnum()
-        if char == "(":
-            depth += 1
-        elif char == ")":
-            depth -= 1
-            if depth < 0:
-                break
-        elif depth == 0 and word and _CLAUSE_END.match(text, position):
-            break
-        elif depth == 0 and word and re.match(r"AND\b", text[position:]):
-            yield start, position
-            start = position = position + 3
-            continue
-        position += 1
-    yield start, position
-
-
-def mutated(text: str, guard: str) -> str:
-    """The text without the guard. Raises LookupError if it does not stand there."""
-    spans = [(start, end) for start, end, words in guards(text) if words == guard]
-    if not spans:
-        raise LookupError(f"there is no {guard!r} in: {text}")
-    for start, end in reversed(spans):
-        put = "" if _SKIP in guard or _LOCK.match(guard) else " true "
-        text = text[:start] + put + text[end:]
-    return text
-
-
-def apply_from_environment() -> str | None:
-    """For the test run of a mutant: change the loaded protocol. The name of the mutant, if there is one."""
-    encoded = os.environ.get(VARIABLE)
-    if not encoded:
-        return None
-    mutant = Mutant(*encoded.split("\x1f"))
-    query = getattr(importlib.import_module(f"fanin.protocol.{mutant.room}").SQL, mutant.statement)
-    query.texts = {**query.texts, mutant.dialect: mutated(query.texts[mutant.dialect], mutant.guard)}
-    return mutant.name
+    @property
+    def stands(self) -> bool:
+        """Whether there is such a test today."""
+        path, _, name = self.test.partition("::")
+        file = ROOT / path
+        return bool(self.suites) and file.exists() and f"def {name.partition('[')[0]}(" in file.read_text("utf-8")
 
 
 def first_red(targets: Iterable[str], seconds: float, mutant: Mutant | None = None) -> str | None:
@@ -246,11 +142,12 @@ def report(found: dict[Mutant, Noticed]) -> str:
             f"{len(tried) + len(same)} mutants: {len(caught)} noticed, {len(tried) - len(caught)} not noticed, "
             f"{len(same)} equivalent. By two suites or more: {sum(len(by.suites) > 1 for by in caught)}.",
             "The first suites that noticed: " + ", ".join(f"{suite} {n}" for suite, n in counts.items() if n) + ".",
+            f"Rooms whose guards have not been tried yet: {', '.join(UNTRIED) or 'none'}.",
             "",
             COLUMNS,
             "| --- | --- | --- | --- | --- |",
             *(
-                f"| {_where(mutant)} | {', '.join(by.suites) or '**nothing**'} | {by.test and f'`{by.test}`'} |"
+                f"| {where(mutant)} | {', '.join(by.suites) or '**nothing**'} | {by.test and f'`{by.test}`'} |"
                 for mutant, by in tried.items()
             ),
             "",
@@ -260,19 +157,19 @@ def report(found: dict[Mutant, Noticed]) -> str:
             "",
             "| statement | guard | database | why nothing changes |",
             "| --- | --- | --- | --- |",
-            *(f"| {_where(mutant)} | {EQUIVALENT[mutant.name]} |" for mutant in same),
+            *(f"| {where(mutant)} | {EQUIVALENT[mutant.name]} |" for mutant in same),
             "",
         ]
     )
 
 
-def _where(mutant: Mutant) -> str:
+def where(mutant: Mutant) -> str:
     guard = mutant.guard.replace("|", "\\|")
     return f"{mutant.room}.{mutant.statement} | `{guard}` | {DATABASES[mutant.dialect]}"
 
 
 def reported(text: str) -> dict[str, Noticed]:
-    """What a report says: the start of a row, as `_where` writes it, to what noticed it."""
+    """What a report says: the start of a row, as `where` writes it, to what noticed it."""
     table = text.partition(COLUMNS)[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\w+\.\w+ \| `.+?` \| \w+) \| (.*?) \| `?(.*?)`? \|$", table, re.MULTILINE)
     return {
@@ -284,7 +181,7 @@ def reported(text: str) -> dict[str, Noticed]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["list", "run"])
-    parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--only", nargs="*", default=[], help="mutants whose name contains all of these")
     parser.add_argument(
         "--new", action="store_true", help="mutants that the checked-in report does not show as noticed"
     )
@@ -295,10 +192,10 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="the report's file, written anew after each mutant")
     options = parser.parse_args()
     before = reported(REPORT.read_text("utf-8")) if REPORT.exists() else {}
-    found = {mutant: before[_where(mutant)] for mutant in mutants() if _where(mutant) in before}
+    found = {mutant: before[where(mutant)] for mutant in mutants() if where(mutant) in before}
     chosen = [
         mutant for mutant in mutants()
-        if options.only in mutant.name and not (options.new and mutant in found and found[mutant].suites)
+        if all(word in mutant.name for word in options.only) and not (options.new and mutant in found and found[mutant].stands)
     ]  # fmt: skip
     if options.what == "list":
         print("\n".join(mutant.name + " equivalent" * (mutant.name in EQUIVALENT) for mutant in chosen))

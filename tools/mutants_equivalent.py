@@ -11,8 +11,8 @@ _DUE_FIRST = (
     "The list is sorted by the moment, so those that are due come first whatever the limit; the write asks each again."
 )
 _ALL_STRIPES = (
-    "Only seal_job, count_stripes, end_job and reopen_job write a job's row, each in a transaction that holds a stripe of "
-    "the job; all of its stripes are locked by an earlier statement here, so nobody else can write the row."
+    "Only seal_job, count_stripes, end_job and reopen_job write a job's row, each in a transaction that holds a stripe "
+    "of the job; all of its stripes are locked by an earlier statement here, so nobody else can write the row."
 )
 
 EQUIVALENT: dict[str, str] = {
