@@ -193,10 +193,9 @@ def main() -> int:
     options = parser.parse_args()
     before = reported(REPORT.read_text("utf-8")) if REPORT.exists() else {}
     found = {mutant: before[where(mutant)] for mutant in mutants() if where(mutant) in before}
-    chosen = [
-        mutant for mutant in mutants()
-        if all(word in mutant.name for word in options.only) and not (options.new and mutant in found and found[mutant].stands)
-    ]  # fmt: skip
+    chosen = [mutant for mutant in mutants() if all(word in mutant.name for word in options.only)]
+    if options.new:
+        chosen = [mutant for mutant in chosen if not (mutant in found and found[mutant].stands)]
     if options.what == "list":
         print("\n".join(mutant.name + " equivalent" * (mutant.name in EQUIVALENT) for mutant in chosen))
         return 0
