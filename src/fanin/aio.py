@@ -15,13 +15,13 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, NewJob, Progress
 from fanin.domain.policy import Backoff, Policy
-from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job
+from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts
 from fanin.payloads import Feed, Spool
 from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
 from fanin.runtime.part import running_part
-from fanin.runtime.task import Filter, Task
+from fanin.runtime.task import Filter, Task, check_attempts
 from fanin.stores.base import Store
 
 P = ParamSpec("P")
@@ -333,20 +333,21 @@ class AsyncJob:
         attempts: int | None = None,
         give_up_after: Duration | None = None,
     ) -> int:
+        check_parts(parts)
+        allowance = None if attempts is None else check_attempts(attempts)
         row = await self.row()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
-        allowance = min(attempts or row.attempts, limits.ATTEMPTS)
         for stripe in range(row.stripes if row.ended else 0):
             while await self._runner.run(lambda: close.sweep(self._bucket, self.id, stripe)):
                 pass
         return await self._runner.run(
-            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance, parts, give_up_after=wait)
+            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance or row.attempts, parts, wait)
         )
 
     @property
     async def successor(self) -> AsyncJob | None:
-        born = [job_id for job_id, step in await self._children([self._bucket]) if step is not None]
-        return AsyncJob(self._app, born[-1], run=self._run) if born else None
+        born = await self._runner.read(lambda: read.successor(self._bucket, self.id))
+        return AsyncJob(self._app, born, run=self._run) if born is not None else None
 
     async def children(self) -> list[AsyncJob]:
         buckets = range(self._app.store.buckets)

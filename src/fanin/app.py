@@ -17,6 +17,7 @@ from fanin.payloads import Feed, Spool
 from fanin.protocol import read
 from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
+from fanin.runtime.codec import encode
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
@@ -222,7 +223,7 @@ class App:
         refuse_while_starting("not submitted")
         if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
             raise BadOption(f"key={key!r}: use 1 to {limits.KEY_CHARS} printable characters, or None")
-        if stripes is not None and not 1 <= stripes <= limits.STRIPES:
+        if stripes is not None and (type(stripes) is not int or not 1 <= stripes <= limits.STRIPES):
             raise BadOption(f"stripes={stripes}: give 1 to {limits.STRIPES}")
         queue = check_name(queue, "queue") if queue is not None else task.queue
         priority = check_priority(priority) if priority is not None else task.priority
@@ -261,7 +262,7 @@ class App:
             parent_id=above.id if above else None,
             root_id=(above.root_id or above.id) if above else None,
             depth=above.depth + 1 if above else 0,
-            meta=None if meta is None else msgspec.json.encode(meta).decode(),
+            meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
         )
 
     def _striped(self, new: NewJob, parts: int, stripes: int | None) -> NewJob:
@@ -286,9 +287,9 @@ class App:
         for payload in payloads:
             if (append := feed.add(payload)) is not None:
                 self.store.run(append)
-        if (append := feed.flush()) is not None:
             if feed.ended:
                 return
+        if (append := feed.flush()) is not None:
             self.store.run(append)
         self.store.run(feed.seal())
 
@@ -300,16 +301,18 @@ def make_policy(
     count, percent = parse_tolerate(tolerate)
     if give_up not in ("proceed", "abandon"):
         raise BadOption(f"give_up={give_up!r}: 'proceed' (the successor gets what has arrived) or 'abandon'")
-    if quorum is not None and (quorum < 1 or tolerate is not None):
+    if quorum is not None and (type(quorum) is not int or quorum < 1 or tolerate is not None):
         raise BadOption(f"quorum={quorum}, tolerate={tolerate!r}: a quorum of at least 1, and not both")
-    if sample is not None and (sample < 1 or percent is None):
+    if sample is not None and (type(sample) is not int or sample < 1 or percent is None):
         raise BadOption(f"sample={sample}: at least 1, and only with a share such as tolerate='1%'")
+    if fail_fast not in (None, True, False):
+        raise BadOption(f"fail_fast={fail_fast!r}: True, False or None")
     early = tolerate is not None if fail_fast is None else fail_fast
     return Policy(
         tolerate=count,
         tolerate_percent=percent,
         sample=sample,
-        fail_fast=early,
+        fail_fast=bool(early),
         quorum=quorum,
         give_up=give_up,
     )
@@ -322,6 +325,8 @@ def check_quorum(quorum: int | None, parts: int) -> None:
 
 def find(name: str, buckets: int) -> Txn[str]:
     """The one job that ``name`` means: an id, its beginning, or a key. Raises `UnknownJob`."""
+    if not name or not name.isprintable():  # an empty one begins every id
+        raise UnknownJob(f"{name!r} names no job: give an id, the beginning of one, or a key")
     found = yield from read.jobs_like(range(buckets), name)
     if name in found:
         return name

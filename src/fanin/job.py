@@ -11,13 +11,13 @@ import msgspec
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import JobFailed, UnknownJob, WaitTimeout
+from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import failure_pages, pages
-from fanin.runtime.task import Application
+from fanin.runtime.task import Application, check_attempts
 
 SOONEST_SECONDS = 0.005
 LATEST_SECONDS = 0.25
@@ -127,23 +127,25 @@ class Job:
     ) -> int:
         """Open a new run for the failed and abandoned parts (or those chosen by index) of an ended job.
 
-        Returns the number of the new run; 0 if there is nothing to redrive. Raises `NotAllowedNow` while the job runs.
+        Returns the number of the new run; 0 if there is nothing to redrive. Raises `NotAllowedNow` while the job runs,
+        `BadOption`.
         """
+        check_parts(parts)
+        allowance = None if attempts is None else check_attempts(attempts)
         row = self.row()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
-        allowance = min(attempts or row.attempts, limits.ATTEMPTS)
         for stripe in range(row.stripes if row.ended else 0):
             while self._app.store.run(lambda: close.sweep(self._bucket, self.id, stripe)):
                 pass  # what the end left behind is abandoned first, so that it can be chosen
         return self._app.store.run(
-            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance, parts, give_up_after=wait)
+            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance or row.attempts, parts, wait)
         )
 
     @property
     def successor(self) -> Job | None:
         """The job that followed the latest run of this one, or None (yet)."""
-        born = [job_id for job_id, step in self._children([self._bucket]) if step is not None]
-        return Job(self._app, born[-1], run=self._run) if born else None
+        born = self._app.store.read(lambda: read.successor(self._bucket, self.id))
+        return Job(self._app, born, run=self._run) if born is not None else None
 
     def children(self) -> list[Job]:
         """The jobs that parts of this one have started."""
@@ -174,6 +176,13 @@ class Job:
     def _codec(self) -> Codec:
         task = self._app.tasks.get(self.row().task)
         return task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
+
+
+def check_parts(parts: Sequence[int] | None) -> None:
+    """Raise `BadOption` for what can be no part's index."""
+    for idx in parts or ():
+        if type(idx) is not int or not 0 <= idx < limits.JOB_WIDTH_PARTS:
+            raise BadOption(f"parts: {idx!r} is no index of a part; give whole numbers from 0")
 
 
 class _LocalWorker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_a_redrive_of_a_running_job_is_refused_and_sweeps_nothing(job: fanin.Job
     assert job.progress().remaining == 5
 
 
-@pytest.mark.parametrize("reason", ["a\0b", "x" * 1_001], ids=["nul", "long"])
+@pytest.mark.parametrize("reason", ["a\0b", "\ud800", "x" * 1_001], ids=["nul", "surrogate", "long"])
 def test_a_reason_that_cannot_be_stored_is_refused_before_the_job_is_touched(
     job: fanin.Job, store: Store, reason: str
 ) -> None:
@@ -43,6 +44,76 @@ def test_a_reason_that_cannot_be_stored_is_refused_before_the_job_is_touched(
         job.cancel(reason)
     assert job.status == "running"
     assert store.read(lambda: close.unswept(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "attempts"),
+    [(None, 0), (None, -1), (None, 1.5), (None, True), (None, 1_001), ([-1], None), ([1.0], None), ([True], None),
+     ([2**40], None), ("01", None)],
+)  # fmt: skip
+def test_a_redrive_that_cannot_be_meant_is_refused_before_anything_is_written(
+    job: fanin.Job, store: Store, parts: Any, attempts: Any
+) -> None:
+    """An allowance that is no whole number would stop every claim of the queue once it is used up."""
+    job.cancel()
+    with pytest.raises(fanin.BadOption):
+        job.redrive(parts, attempts=attempts)
+    assert (job.row().run, len(store.read(lambda: close.unswept(0)))) == (1, 1)
+
+
+def test_an_empty_name_is_no_job_even_where_there_is_one_only(app: fanin.App, job: fanin.Job) -> None:
+    assert [row.id for row in app.jobs()] == [job.id]
+    for name in ("", "\0", "\ud800"):
+        with pytest.raises(fanin.UnknownJob, match="names no job"):
+            app.job(name)
+
+
+def test_the_successor_is_that_of_the_latest_run(app: fanin.App) -> None:
+    broken = {1}
+
+    @app.task(attempts=1)
+    def work(number: int) -> int:
+        if number in broken:
+            raise ValueError(number)
+        return number
+
+    @app.task
+    def after(found: fanin.Joined[int]) -> int:
+        return len(found)
+
+    job = app.map(work, [0, 1], then=after, tolerate=1)
+    app.run_worker(until_idle=True)
+    first = job.successor
+    assert first is not None
+    assert first.result() == 1
+    broken.clear()
+    assert job.redrive() == 2
+    assert app.job(job.id).successor is None, "the new run has none yet"
+    app.run_worker(until_idle=True)
+    second = app.job(job.id).successor
+    assert second is not None
+    assert (second.result(), second == first) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"quorum": 1.5}, {"quorum": True}, {"sample": 1.5, "tolerate": "1%"}, {"fail_fast": "no"}, {"stripes": 2.0},
+     {"delay": -(10**400)}],
+    ids=str,
+)  # fmt: skip
+def test_an_option_of_the_wrong_kind_is_refused_before_anything_is_written(
+    app: fanin.App, options: dict[str, Any]
+) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    with pytest.raises(fanin.BadOption, match=next(iter(options))):
+        app.map(work, [1, 2], **options)
+    for meta in (object(), float("nan"), "\ud800"):
+        with pytest.raises(fanin.BadPayload, match="meta"):
+            app.map(work, [1, 2], meta=meta)
+    assert app.jobs() == []
 
 
 def test_a_quorum_that_no_run_could_reach_is_refused_before_anything_is_written(app: fanin.App) -> None:

@@ -20,8 +20,10 @@ def seconds(value: Duration, name: str = "duration") -> float:
     """``value`` in seconds. A bare number is seconds. Raises `BadOption` naming ``name`` for anything else."""
     if isinstance(value, timedelta):
         found = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        found = float(value)
+    elif isinstance(value, float):
+        found = value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        found = float(max(-1, min(value, limits.DELAY_SECONDS_MAX)))  # an int may be too large for a float
     elif isinstance(value, str) and _WHOLE.fullmatch(value):
         found = sum(float(number) * _UNITS[unit] for number, unit in _PIECE.findall(value))
     elif isinstance(value, str) and re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):

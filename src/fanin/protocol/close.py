@@ -16,8 +16,10 @@ SQL = Room("close")
 
 def cancel(bucket: int, job_id: str, reason: str | None = None) -> Txn[bool]:
     """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`, `BadOption`."""
-    if reason is not None and (len(reason) > limits.REASON_CHARS or "\0" in reason):
-        raise BadOption(f"reason={reason[:40]!r}…: use at most {limits.REASON_CHARS} characters, none of them NUL")
+    if reason is not None and (len(reason) > limits.REASON_CHARS or not _storable(reason)):
+        raise BadOption(
+            f"reason={reason[:40]!r}…: use at most {limits.REASON_CHARS} characters, no NUL or lone surrogate"
+        )
     return (yield from _close(bucket, job_id, policy.cancelled(reason)))
 
 
@@ -44,6 +46,10 @@ def sweep(bucket: int, job_id: str, stripe: int) -> Txn[int]:
     if swept:
         one((yield SQL.count_swept(bucket=bucket, job_id=job_id, stripe=stripe, swept=len(swept))))
     return len(swept)
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _close(bucket: int, job_id: str, ending: Ending | None) -> Txn[bool]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from fanin.domain.model import Failure, JobRow, Progress
+from fanin.domain.identity import successor_id
+from fanin.domain.model import Failure, JobRow, Progress, Spec
 from fanin.protocol.steps import Room, Rows, Txn
 
 SQL = Room("read")
@@ -43,6 +44,16 @@ def children(buckets: Iterable[int], job_id: str) -> Txn[list[tuple[str, str | N
     for bucket in buckets:
         found += [(child, step) for child, step in (yield SQL.children(bucket=bucket, id=job_id))]
     return found
+
+
+def successor(bucket: int, job_id: str) -> Txn[str | None]:
+    """The id of the job that followed the latest run, or None (yet)."""
+    row = yield from job(bucket, job_id)
+    if row is None or row.successor is None:
+        return None
+    step = msgspec.json.decode(row.successor, type=Spec).step
+    born = yield from job(bucket, successor_id(job_id, step, row.run))
+    return born.id if born is not None else None
 
 
 def progress(bucket: int, job_id: str) -> Txn[Progress | None]:
