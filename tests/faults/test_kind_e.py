@@ -135,7 +135,8 @@ def test_F035_a_heartbeat_that_fails_for_a_whole_lease_stops_the_work_and_starts
         part = fanin.current()
         begun.append(x)
         if x == 0 and part.attempt == 1:
-            until(lambda: cut.refused, "a heartbeat has failed")
+            before = cut.refused
+            until(lambda: cut.refused > before, "a heartbeat has failed")
             monkeypatch.setattr("fanin.runtime.heart.GIVE_UP_SHARE", 0.0)  # the lease is about to run out
             until(lambda: part.cancelled, "the work is told to stop")
             monkeypatch.setattr("fanin.runtime.heart.GIVE_UP_SHARE", 0.9)

@@ -15,10 +15,11 @@ import fanin
 from fanin.domain.model import Verdict
 from fanin.protocol import lease
 from fanin.protocol.steps import Query
+from fanin.stores import open_store
 from fanin.stores.base import Store
 from fanin.stores.postgres import AsyncPostgres
 from tests.protocol.helpers import Clock, claim, done, make, say, settle
-from tests.runtime.working import until, working
+from tests.runtime.working import Renewals, until, working
 from tests.support.postgres import Server
 
 
@@ -50,15 +51,15 @@ def test_F060_three_answers_to_a_report_whose_commit_is_unknown(store: Store, cl
     assert (lost.verdict, lost.status, lost.attempt) == (Verdict.LOST, "running", 2)
 
 
-@pytest.mark.parametrize(("code", "times"), [("40001", 1), ("40P01", 3), ("40001", 20)])
+@pytest.mark.parametrize(("code", "times"), [("40001", 1), ("40P01", 3), ("40001", 10**9)])
 def test_F061_a_completion_that_is_refused_is_said_again_and_the_handler_is_not_run_again(
-    app: fanin.App, pg_server: Server, code: str, times: int
+    app: fanin.App, pg_server: Server, renewals: Renewals, code: str, times: int
 ) -> None:
     """also when it takes longer than the lease, which is renewed meanwhile"""
     calls: list[int] = []
     refuse_completions(app.store, code, times)
 
-    @app.task(lease=1.0)
+    @app.task
     def work(x: int) -> int:
         calls.append(x)
         return x
@@ -69,17 +70,22 @@ def test_F061_a_completion_that_is_refused_is_said_again_and_the_handler_is_not_
 
     job = app.submit_with(work, [1], then=after)
     with working(app, concurrency=1), working(app, concurrency=1):
-        job.wait(60)
+        if times > 100:
+            until(lambda: calls, "it has run")
+            renewals.clear()
+            until(lambda: renewals.of(job.id, 0) >= 3, "it is renewed")
+            say(app.store, "DROP FUNCTION fanin.refuse CASCADE")
+        job.wait(90)
     assert calls == [1]
     assert job.history() == []
     assert (job.account()["attempts"], job.account()["successors"]) == (1, 1)
-    say(app.store, "DROP TRIGGER refuse ON fanin.part")
 
 
 def test_F063_a_cancelled_query_leaves_no_session_that_idles_in_a_transaction(
-    app: fanin.App, pg_server: Server
+    pg_server: Server, migrated_url: str
 ) -> None:
-    slow = Query("test", "slow", (), {"pg": "SELECT pg_sleep(30), 'F063'", "lite": ""})
+    store = open_store(f"{migrated_url}&application_name=F063")
+    slow = Query("test", "slow", (), {"pg": "SELECT pg_sleep(90)", "lite": ""})
     quick = Query("test", "quick", (), {"pg": "SELECT 1", "lite": ""})
 
     def say_it(query: Query) -> Any:
@@ -88,15 +94,15 @@ def test_F063_a_cancelled_query_leaves_no_session_that_idles_in_a_transaction(
     def sessions(condition: str) -> list[Any]:
         with psycopg.connect(pg_server.url(), autocommit=True) as connection:
             return connection.execute(
-                f"SELECT pid, state FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {condition}"
+                f"SELECT pid, state FROM pg_stat_activity WHERE application_name = 'F063' AND {condition}"
             ).fetchall()
 
     async def main() -> None:
-        runner = AsyncPostgres(app.store)  # type: ignore[arg-type]
+        runner = AsyncPostgres(store)  # type: ignore[arg-type]
         for _ in range(3):
             for drive in (runner.run, runner.read):
                 task = asyncio.create_task(drive(lambda: say_it(slow)))
-                while not await asyncio.to_thread(sessions, "query LIKE '%F063%' AND state = 'active'"):
+                while not await asyncio.to_thread(sessions, "query LIKE '%pg_sleep%' AND state = 'active'"):
                     assert not task.done()
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -106,18 +112,18 @@ def test_F063_a_cancelled_query_leaves_no_session_that_idles_in_a_transaction(
         await runner.close()
 
     asyncio.run(main())
-    until(lambda: not sessions("query LIKE '%F063%' AND state = 'active'"), "the cancelled queries are over", 10)
-    assert sessions("state LIKE 'idle in transaction%' AND xact_start < now() - interval '1 second'") == []
+    until(lambda: not sessions("state <> 'idle'"), "the cancelled queries are over, and no transaction is open")
+    store.close()
 
 
 def test_F065_time_outs_of_the_server_are_answered_by_another_try(
     app: fanin.App, pg_server: Server, migrated_url: str
 ) -> None:
     """no part fails by one, and no session of ours idles in a transaction between two statements"""
-    settings = "-c statement_timeout=200 -c lock_timeout=100 -c idle_in_transaction_session_timeout=300"
+    settings = "-c statement_timeout=2000 -c lock_timeout=100 -c idle_in_transaction_session_timeout=3000"
     hard = fanin.App(f"{migrated_url}&options={settings.replace(' ', '%20').replace('=', '%3D')}")
 
-    @hard.task(lease=5.0, attempts=1)
+    @hard.task(attempts=1)
     def work(x: int) -> int:
         return x
 
@@ -127,9 +133,9 @@ def test_F065_time_outs_of_the_server_are_answered_by_another_try(
         for _ in range(2):
             other.execute(f'SELECT 1 FROM "{schema}".job_stripe FOR UPDATE')
             over = time.monotonic() + 0.7
-            until(lambda over=over: time.monotonic() > over, "more than the time-outs have passed")  # type: ignore[misc]
+            until(lambda over=over: time.monotonic() > over, "several times the time-out has passed")  # type: ignore[misc]
             other.rollback()
-        job.wait(60)
+        job.wait(90)
     hard.close()
     assert job.progress().succeeded == 200
     assert {entry["what"] for entry in job.history()} <= {"released"}
@@ -141,7 +147,7 @@ def test_F067_no_space_left_stops_the_claims_and_fails_nothing(
     """it is said loudly; reads and a cancel still work; all goes on when there is space again"""
     begun: list[int] = []
 
-    @app.task(attempts=1, lease=5.0)
+    @app.task(attempts=1)
     def work(x: int) -> int:
         begun.append(x)
         return x
@@ -155,7 +161,7 @@ def test_F067_no_space_left_stops_the_claims_and_fails_nothing(
         assert (job.status, job.progress().remaining) == ("running", 20)
         assert other.cancel("no space")
         say(app.store, "DROP TRIGGER refuse ON fanin.part")
-        job.wait(60)
+        job.wait(90)
     assert sorted(begun) == list(range(20))
     assert job.history() == []
     assert other.status == "cancelled"

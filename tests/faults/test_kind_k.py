@@ -89,7 +89,7 @@ RUNNER = """
 import sys
 from pathlib import Path
 from tests.faults.crew import build
-app = build(sys.argv[1], Path(sys.argv[2]), 30.0)
+app = build(sys.argv[1], Path(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
 app.run_worker(until_idle=True, concurrency=2)
@@ -99,7 +99,7 @@ app.close()
 
 def test_F077_several_processes_never_take_the_same_part(sqlite_url: str, tmp_path: Path) -> None:
     """every part is one call of its handler, and nobody meets an error"""
-    app = build(sqlite_url, tmp_path, 30.0)
+    app = build(sqlite_url, tmp_path)
     parts = scaled(800)
     job = app.map(app.tasks["quick"], range(parts))
     runners = [
@@ -113,7 +113,7 @@ def test_F077_several_processes_never_take_the_same_part(sqlite_url: str, tmp_pa
         assert runner.stdout is not None
         assert runner.stdout.readline() == "ready\n"
     for runner in runners:
-        _, said = runner.communicate("\n", timeout=scaled(60))
+        _, said = runner.communicate("\n", timeout=scaled(90))
         assert (runner.returncode, said) == (0, "")
     lines = (tmp_path / "calls").read_text().splitlines()
     assert sorted(lines) == sorted(f"quick {n} 1" for n in range(parts))
@@ -124,7 +124,7 @@ def test_F077_several_processes_never_take_the_same_part(sqlite_url: str, tmp_pa
 
 def test_F078_many_writers_queue_up_behind_one_that_holds_the_lock(sqlite_url: str, tmp_path: Path) -> None:
     """twice two seconds; leases are kept and nothing fails, though a part claimed ahead may be given back"""
-    app = build(sqlite_url, tmp_path, 5.0)
+    app = build(sqlite_url, tmp_path)
     job = app.map(app.tasks["quick"], range(400))
     slow = app.map(app.tasks["gated"], range(3))
     workers = [fanin.App(sqlite_url) for _ in range(3)]

@@ -23,8 +23,10 @@ from tests.support import invariants
 
 JOBS = 50
 WORKERS = 4
-STORM_SECONDS = 12.0
-CALM_SECONDS = 40.0
+FAULTS = 8
+"""So many kills, and so many pauses at least."""
+CALM_SECONDS = 240.0
+"""A hang guard, like the time-out of the test: the storm is over when a zombie was refused after enough harm."""
 
 
 @dataclass
@@ -105,13 +107,17 @@ def holders(app: fanin.App) -> set[int]:
     return {int(name.split("-")[-2]) for (name,) in rows}
 
 
+def counted(app: fanin.App) -> dict[str, int]:
+    return dict(execute(app.store, "SELECT what, count(*) FROM {attempt_log} GROUP BY what"))
+
+
 def parts_of(n: int) -> int:
     return 14 + n % 13
 
 
-def submit(app: fanin.App) -> list[fanin.Job]:
+def submit(app: fanin.App, first: int) -> list[fanin.Job]:
     jobs = []
-    for n in range(JOBS):
+    for n in range(first, first + JOBS):
         if n % 10 == 9:
             jobs.append(app.map(tasks.split, [3, 4], then=tasks.gather_ids, key=f"job {n}"))
         else:
@@ -121,21 +127,24 @@ def submit(app: fanin.App) -> list[fanin.Job]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_every_job_ends_once_while_workers_are_killed_and_paused(migrated_url: str) -> None:
     """F005, F023, F024, F027, F042, F048: SIGKILL and SIGSTOP past the lease, seeded"""
     seed = int(os.environ.get("FANIN_STORM_SEED", "20240229"))
     app = tasks.use(migrated_url)
     with app, fleet(migrated_url, seed) as workers:
-        jobs = submit(app)
-        storm_ends = time.monotonic() + STORM_SECONDS
-        while time.monotonic() < storm_ends:
+        jobs = submit(app, 0)
+        while min(workers.kills, workers.pauses) < FAULTS or not {"refused", "lease_lost"} <= counted(app).keys():
+            if all(row.ended for row in app.jobs(limit=500)):
+                jobs += submit(app, len(jobs))
             time.sleep(workers.dice.uniform(0.1, 0.4))
+            workers.resume()
+            if not holders(app) & {worker.pid for worker in workers.alive}:
+                continue  # nobody has come so far that there was anything to lose
             if workers.dice.random() < 0.4:
                 workers.kill()
             else:
                 workers.pause(holders(app))
-            workers.resume()
             workers.shrink()
         workers.resume(all_of_them=True)
 
@@ -146,13 +155,8 @@ def test_every_job_ends_once_while_workers_are_killed_and_paused(migrated_url: s
         workers.all_have_left()
         workers.said.seek(0)
         assert workers.said.read().decode() == "", "what the workers logged as an error"
-        assert workers.kills > 5
-        assert workers.pauses > 5
         check_ends(app, jobs)
-        counted = dict(execute(app.store, "SELECT what, count(*) FROM {attempt_log} GROUP BY what"))
-        assert counted.get("refused", 0) > 0, f"seed {seed}: no zombie was refused, so nothing was tried: {counted}"
-        assert counted.get("lease_lost", 0) > 0
-        assert "failed" not in counted, f"no part had to fail for good: {counted}"
+        assert "failed" not in counted(app), f"no part had to fail for good: {counted(app)}"
     assert invariants.violations(migrated_url) == []
 
 
