@@ -143,6 +143,27 @@ def test_F014_fail_fast_while_siblings_are_running(app: fanin.App, caplog: pytes
     assert all("refused" not in r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
 
 
+def test_F015_parts_that_find_nothing_to_do_and_a_join_that_takes_every_outcome(app: fanin.App) -> None:
+    """four with a result, two that failed, two that found nothing to do: their value says so, no state does"""
+
+    @app.task(attempts=1)
+    def work(x: int) -> int | None:
+        if x in (1, 4):
+            raise fanin.Permanent("broken")
+        return None if x in (2, 6) else x
+
+    @app.task
+    def after(found: fanin.Joined[int | None]) -> list[int]:
+        values = list(found)
+        return [len(values) - values.count(None), found.failed, values.count(None)]
+
+    job = app.map(work, range(8), then=after, tolerate=8, fail_fast=False, run=True).wait(90)
+    assert (job.status, job.row().outcome) == ("completed", "with_failures")
+    assert job.successor is not None
+    assert job.successor.wait(90, run=True).result() == [4, 2, 2]
+    assert (job.account()["successors"], job.account()["ends"]) == (1, 1)
+
+
 def test_F016_the_join_hands_over_successes_failures_and_what_was_abandoned(app: fanin.App) -> None:
     stuck, begun = threading.Event(), threading.Event()
 

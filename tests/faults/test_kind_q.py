@@ -141,7 +141,8 @@ def test_F113_one_of_many_that_make_the_tables_dies_in_the_middle(store_url: str
         assert starter.returncode in (0, -signal.SIGKILL), problem
     store = open_store(store_url)
     make(store, 3)
-    assert say(store, "SELECT count(*) FROM fanin.migration") == [(1,)]
+    ((applied, last),) = say(store, "SELECT count(*), max(version) FROM fanin.migration")
+    assert applied == last >= 1
     assert all(not findings for _, _, findings in store.check())
     until(lambda: say(store, "SELECT count(*) FROM fanin.part") == [(3,)], "the tables work")
     store.close()
