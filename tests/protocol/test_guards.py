@@ -295,12 +295,8 @@ def is_ready(store: Store) -> str:
 
 def is_on_its_last_attempt(store: Store) -> str:
     job_id = make(store, 1, attempts=1)
-    claim(store)
+    claim(store, seconds=1.0)
     return job_id
-
-
-def is_delayed(store: Store) -> str:
-    return make(store, 1, delay=60.0)
 
 
 @pytest.mark.parametrize("first", [completed, is_ready, is_on_its_last_attempt])
