@@ -25,7 +25,7 @@ from fanin.domain.errors import (
 )
 from fanin.protocol import finish, read
 from fanin.protocol.steps import Again, Query, Rows, Txn, TxnFactory
-from fanin.stores import base, default_url, open_store, postgres, sqlite
+from fanin.stores import base, default_url, migrate, open_store, postgres, sqlite
 from fanin.stores.base import Store
 from fanin.stores.postgres import AsyncPostgres, PostgresStore
 from tests.protocol.helpers import (
@@ -324,6 +324,61 @@ def test_a_file_that_was_deleted_or_replaced_takes_no_commits(sqlite_url: str, r
     assert path.exists() is replaced, "nobody made another in its place"
     os.rename(path.with_suffix(".kept"), path)
     make(store, 1)
+    store.close()
+
+
+def closing_beside(store: Store) -> Txn[int]:
+    """A transaction beside which another thread closes the store, as the handler of one part may beside others."""
+    ((one,),) = yield statement("SELECT 1")
+    other = threading.Thread(target=store.close)
+    other.start()
+    other.join(0.2)
+    ((two,),) = yield statement("SELECT 2")
+    closers.append(other)
+    return int(one) + int(two)
+
+
+closers: list[threading.Thread] = []
+
+
+@pytest.mark.parametrize("kind", ["run", "read"])
+def test_a_store_may_be_closed_by_one_thread_while_another_uses_it(store: Store, kind: str) -> None:
+    make(store, 1)
+    say(store, "SELECT 1")
+    call: Callable[[TxnFactory[int]], int] = getattr(store, kind)
+    assert call(lambda: closing_beside(store)) == 3
+    closers.pop().join(60)
+    make(store, 1)
+    assert len(store.read(lambda: read.jobs([0], None, 9))) == 2, "it was used again afterwards"
+
+
+def test_a_store_that_is_closed_meanwhile_still_knows_its_buckets(pg_url: str) -> None:
+    """A job that is put into another bucket is never found again."""
+
+    class Closed(PostgresStore):
+        """Closed by another thread between the look whether the buckets are known and the answer."""
+
+        known = False
+        armed = False
+
+        @property
+        def _checked(self) -> bool:
+            known = self.known
+            if self.armed:
+                self.armed = False
+                self.close()
+            return known
+
+        @_checked.setter
+        def _checked(self, known: bool) -> None:
+            self.known = known
+
+    with psycopg.connect(pg_url.partition("?")[0], autocommit=True) as connection:
+        migrate.postgres(connection, pg_url.partition("fanin_schema=")[2], pg_url, 16)
+    store = Closed(pg_url)
+    assert store.buckets == 16
+    store.armed = True
+    assert store.buckets == 16
     store.close()
 
 

@@ -146,6 +146,7 @@ class PostgresStore(Store):
         self.target = Target(url)
         self.schema = self.target.schema
         self._limit = connections
+        self._buckets = 1
         self._pid = -1
         self._reset()
 
@@ -153,7 +154,6 @@ class PostgresStore(Store):
         self._idle: list[psycopg.Connection[Any]] = []
         self._places = threading.BoundedSemaphore(self._limit)
         self._checked = False
-        self._buckets = 1
         self._pid = os.getpid()  # last: from here on other threads take what stands above
 
     @property
@@ -234,9 +234,10 @@ class PostgresStore(Store):
 
     def close(self) -> None:
         self._after_fork()
-        while self._idle:
-            self._idle.pop().close()
-        self._reset()
+        idle = self._idle
+        self._reset()  # a connection in use is put by, or closed, by whoever uses it
+        while idle:
+            idle.pop().close()
 
     def _after_fork(self) -> None:
         """In a child the sockets belong to the parent; the first of its threads puts them aside."""

@@ -84,13 +84,16 @@ class SqliteStore(Store):
         self._reset()
 
     def _reset(self) -> None:
-        self._local = threading.local()
         self._writing = threading.Lock()
+        self._forget()
+        self._pid = os.getpid()
+
+    def _forget(self) -> None:
+        self._local = threading.local()
         self._writer: apsw.Connection | None = None
         self._turnstile: _Turnstile | None = None
         self._readers: dict[threading.Thread, apsw.Connection] = {}
         self._file: tuple[int, int] | None = None
-        self._pid = os.getpid()
 
     def run(self, factory: TxnFactory[T]) -> T:
         return retry(self._write, factory, self.tries)
@@ -193,13 +196,16 @@ class SqliteStore(Store):
 
     def close(self) -> None:
         self._after_fork()
-        for connection in self._readers.values():
-            connection.close()
-        if self._writer is not None:
-            self._writer.close()
-        if self._turnstile is not None:
-            self._turnstile.close()
-        self._reset()
+        unused = self._writing.acquire(timeout=TURN_SECONDS)  # not for ever: a signal's handler may close, too
+        try:
+            if unused and self._writer is not None:
+                self._writer.close()
+            if unused and self._turnstile is not None:
+                self._turnstile.close()
+            self._forget()  # what is in use in another thread closes itself after its last use
+        finally:
+            if unused:
+                self._writing.release()
 
     def _now(self, *_: Any) -> float:
         return self.clock()
@@ -230,7 +236,7 @@ class SqliteStore(Store):
 
     def _check_file(self) -> None:
         """A file that was deleted or replaced goes on taking commits, and nobody will ever see them."""
-        if _identity(self.path) != self._file:
+        if self._file not in (None, _identity(self.path)):
             raise UnsafeStore(
                 f"{self.path} was deleted or replaced while it was open: what is written here would be lost. Stop what "
                 "uses it, put the file back, and start again"
