@@ -75,7 +75,7 @@ def first_red(targets: Iterable[str], seconds: float, mutant: Mutant | None = No
             raise SystemExit(f"{targets} took longer than {seconds} s")
         output.seek(0)
         said = output.read().decode()
-    if child.exitcode in (0, 5):  # passed, or there is no test on this database
+    if child.exitcode in (0, 4, 5):  # passed, or there is no such test (any more, or on this database)
         return None
     red = re.search(r"^(?:FAILED|ERROR) (tests/\S+::.+?)(?: - .*)?$", said, re.MULTILINE)
     if child.exitcode not in (1, 2) or red is None:
@@ -105,11 +105,10 @@ def green(test: str, seconds: float) -> bool:
     return first_red([test], seconds) is None
 
 
-def notice(mutant: Mutant, suite: str, seconds: float, known: str | None) -> str | None:
-    """The test of the suite that goes red with the mutant and is green without; the one known from before first."""
-    stages = [path.format(room=mutant.room).split() for path in SUITES[suite]]
-    if known is not None and known.startswith(f"tests/{suite}/") and (ROOT / known.partition("::")[0]).exists():
-        stages.insert(0, [known])
+def notice(mutant: Mutant, suite: str, seconds: float, known: list[str]) -> str | None:
+    """The test of the suite that goes red with the mutant and is green without. Those ``known`` are asked first."""
+    stages = [[test for test in known if test.startswith(f"tests/{suite}/")]]
+    stages += [path.format(room=mutant.room).split() for path in SUITES[suite]]
     for stage in stages:
         paths = [path for path in stage if (ROOT / path.partition("::")[0]).exists()]
         red = first_red(paths, seconds, mutant) if paths else None
@@ -118,6 +117,16 @@ def notice(mutant: Mutant, suite: str, seconds: float, known: str | None) -> str
                 raise SystemExit(f"{red} is red without {mutant.name} too: repair it first")
             return red
     return None
+
+
+def known(mutant: Mutant, found: dict[Mutant, Noticed]) -> list[str]:
+    """The tests that noticed it before, or other mutants of the same statement, in the words of its own database."""
+    near = [other for other in found if other[:2] == mutant[:2] and found[other].stands]
+    near.sort(key=lambda other: (other != mutant, other.guard != mutant.guard))
+    tests = (found[other].test for other in near)
+    if mutant.dialect == "pg":
+        return list(dict.fromkeys(test.replace("[sqlite", "[pg") for test in tests))
+    return list(dict.fromkeys(test.replace("[pg", "[sqlite") for test in tests if not test.startswith("tests/races/")))
 
 
 # The report.
@@ -217,7 +226,7 @@ def run(options: argparse.Namespace, chosen: list[Mutant], found: dict[Mutant, N
         began = time.monotonic()
         by: dict[str, str] = {}
         for suite in sorted(suites, key=lambda suite: suite != "races") if mutant.is_lock else suites:
-            if red := notice(mutant, suite, options.seconds, found[mutant].test if mutant in found else None):
+            if red := notice(mutant, suite, options.seconds, known(mutant, found)):
                 by[suite] = red
                 if len(by) == enough:
                     break

@@ -14,6 +14,10 @@ _ALL_STRIPES = (
     "Only seal_job, count_stripes, end_job and reopen_job write a job's row, each in a transaction that holds a stripe "
     "of the job; all of its stripes are locked by an earlier statement here, so nobody else can write the row."
 )
+_NO_OUTCOME = (
+    "A job that has not ended has no outcome, by the CHECKs of its table, and NULL <> 'refused' is not true: the other "
+    "guard of this statement refuses it."
+)
 
 EQUIVALENT: dict[str, str] = {
     "close.standing: FOR NO KEY UPDATE (PostgreSQL)": _ALL_STRIPES,
@@ -28,6 +32,8 @@ EQUIVALENT: dict[str, str] = {
         "A row that is ready has an attempt left: the table's own CHECK (NOT ready OR attempt < attempts_allowed)."
     ),
     "lease.wake_parts: due_at <= fanin.clock() (SQLite)": _DUE_FIRST,
+    "redrive.reopen_job: status IN ('completed', 'failed', 'cancelled') (PostgreSQL)": _NO_OUTCOME,
+    "redrive.reopen_job: status IN ('completed', 'failed', 'cancelled') (SQLite)": _NO_OUTCOME,
     **{
         f"lease.wake_parts: {guard} ({database})": why
         for guard in (
