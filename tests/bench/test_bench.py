@@ -23,7 +23,7 @@ SMALL = ["--database", "sqlite", "--parts", "60", "--workers", "2", "--repeat", 
 
 def rows(*words: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, timeout=100
+        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

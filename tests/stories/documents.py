@@ -24,7 +24,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 POSTGRES_URL = "postgresql://fanin@db.example/app"
 """The database of the documents; a test puts a real one in its place."""
 WORDS = {"no-run", "fails"}
-LONGEST_SECONDS = 60
+LONGEST_SECONDS = 120
 
 
 class Block(NamedTuple):

@@ -45,7 +45,7 @@ def test_parts_and_their_join_run_in_this_thread_and_every_wait_is_skipped(app: 
     began = time.monotonic()
     assert inline.run_until_idle() == 6  # three parts, two of them again, and the join
     assert ran == [1, 13, 2, 13, 13, "total"]
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 280  # the back-off alone is 600 s
     assert inline.ahead > 2 * 3600 + 60
     assert job.successor is not None
     assert job.successor.result() == 16
@@ -194,7 +194,7 @@ def project(tmp_path: Path) -> Path:
 def run_pytest(project: Path, *words: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words], cwd=project, capture_output=True,
-        text=True, timeout=100, env={k: v for k, v in os.environ.items() if not k.startswith(("FANIN", "PYTEST"))},
+        text=True, timeout=280, env={k: v for k, v in os.environ.items() if not k.startswith(("FANIN", "PYTEST"))},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

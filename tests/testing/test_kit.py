@@ -60,7 +60,7 @@ def test_a_lease_ends_when_the_clock_is_moved_past_it(store: Store) -> None:
     clock.advance(601)
     assert store.run(lambda: lease.wake(0)) == ["q"]
     clock.reset()
-    assert abs(now(store) - time.time()) < 5
+    assert abs(now(store) - time.time()) < 300
 
 
 def test_a_frozen_clock_stands(store: Store) -> None:
@@ -93,7 +93,7 @@ def test_stores_that_follow_a_file_see_the_clock_move(sqlite_url: str, tmp_path:
 def post(url: str, key: str) -> int:
     request = urllib.request.Request(url, b"{}", {"Idempotency-Key": key}, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=90) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as problem:
         return problem.code
@@ -122,9 +122,9 @@ def test_a_receiver_whose_answer_is_lost_knows_the_key_afterwards() -> None:
         assert post(receiver.url, "pay/1") == 200
         assert receiver.applied["pay/1"] == 1
         assert len(receiver.calls) == 2
-        assert urllib.request.urlopen(receiver.url + "pay/1", timeout=10).status == 200
+        assert urllib.request.urlopen(receiver.url + "pay/1", timeout=90).status == 200
         with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(receiver.url + "pay/2", timeout=10)
+            urllib.request.urlopen(receiver.url + "pay/2", timeout=90)
 
 
 def test_a_receiver_without_keys_does_it_twice() -> None:
