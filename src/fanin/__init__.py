@@ -10,6 +10,7 @@ from fanin.app import App
 from fanin.domain.errors import (
     BadOption,
     BadPayload,
+    BrokenOutput,
     FaninError,
     JobFailed,
     KeyConflict,
@@ -34,6 +35,7 @@ from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.policy import Backoff
 from fanin.job import Job
 from fanin.runtime.joined import Joined
+from fanin.runtime.outputs import Output
 from fanin.runtime.part import Part, current
 from fanin.runtime.task import Task
 
@@ -49,6 +51,7 @@ __all__ = [
     "Backoff",
     "BadOption",
     "BadPayload",
+    "BrokenOutput",
     "Failure",
     "FaninError",
     "Job",
@@ -59,6 +62,7 @@ __all__ = [
     "LeaseLost",
     "LimitExceeded",
     "NotAllowedNow",
+    "Output",
     "Part",
     "Permanent",
     "Progress",

@@ -20,6 +20,7 @@ from fanin.payloads import Feed, Spool
 from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
+from fanin.runtime.outputs import Output, is_large, large_result, output_pages
 from fanin.runtime.part import running_part
 from fanin.runtime.task import Filter, Task, check_attempts
 from fanin.stores.base import Store
@@ -303,10 +304,17 @@ class AsyncJob:
         codec = task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
         first = 0
         while page := await self._page(first):
-            for _, status, text in page:
+            for idx, status, text in page:
                 if status == "succeeded" and text is not None:
+                    if is_large(text):
+                        text = await asyncio.to_thread(large_result, self._app.store, self.id, idx)
                     yield codec.decode(text)
             first = page[-1][0] + 1
+
+    async def outputs(self, name: str | None = None) -> AsyncIterator[Output]:
+        found = output_pages(self._app.store, self.id, name)
+        while (output := await asyncio.to_thread(next, found, None)) is not None:
+            yield output
 
     async def _page(self, first: int) -> list[tuple[int, str, str | None]]:
         return await self._runner.read(lambda: read.results(self._bucket, self.id, first))

@@ -17,6 +17,7 @@ from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import failure_pages, pages
+from fanin.runtime.outputs import Output, output_pages
 from fanin.runtime.task import Application, check_attempts
 
 SOONEST_SECONDS = 0.005
@@ -96,6 +97,13 @@ class Job:
         for _, status, text in pages(self._app.store, self.id):
             if status == "succeeded" and text is not None:
                 yield codec.decode(text)
+
+    def outputs(self, name: str | None = None) -> Iterator[Output]:
+        """The files that the succeeded parts left (`Part.output`), by part and name, streamed.
+
+        name: only those called so.
+        """
+        return output_pages(self._app.store, self.id, name)
 
     def result(self, timeout: Duration | None = None) -> Any:
         """Wait for the job and return its single result, or the list of all results of a wider one.

@@ -10,7 +10,7 @@ from fanin.domain import limits
 from fanin.domain.events import Event
 from fanin.domain.model import Claim, Report, Settled
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, outbox, redrive, submit
+from fanin.protocol import close, finish, lease, outbox, outputs, redrive, submit
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import TxnFactory
 from tests.races.stage import BUCKET, LAPSED, Stage, succeed
@@ -320,3 +320,52 @@ def retry_events(stage: Stage) -> TxnFactory[int]:
     said = [outbox.Said(one.key, "mark"), outbox.Said(two.key, "park", error="never")]
     stage.store.run(lambda: outbox.settle(BUCKET, claim_id, said))
     return lambda: outbox.retry(BUCKET)
+
+
+# Outputs.
+
+
+def staged(stage: Stage) -> tuple[Claim, Claim]:
+    """Two held parts with an output each: the first one's is ready, the second one's is not."""
+    _, (one, two) = held(stage, 2)
+    for claim in (one, two):
+        assert stage.store.run(lambda: outputs.stage(claim, "a", "/x"))
+    assert stage.store.run(lambda: outputs.mark_ready(one, "a", 3, "digest"))
+    return one, two
+
+
+@row("outputs.stage", "beside one of the same part that is ready")
+def stage_output(stage: Stage) -> TxnFactory[bool]:
+    one, _ = staged(stage)
+    return lambda: outputs.stage(one, "b", "/x")
+
+
+@row("outputs.mark_ready", "an output that is staged")
+def output_ready(stage: Stage) -> TxnFactory[bool]:
+    _, two = staged(stage)
+    return lambda: outputs.mark_ready(two, "a", 5, "digest")
+
+
+@row("outputs.keep", "one that counts, one that may still count")
+def keep_outputs(stage: Stage) -> TxnFactory[int]:
+    one, _ = staged(stage)
+    stage.settled([succeed(one)])
+    return lambda: outputs.keep(BUCKET, 0.0)
+
+
+@row("outputs.mark_swept", "an output of a part that failed")
+def sweep_outputs(stage: Stage) -> TxnFactory[int]:
+    one, two = staged(stage)
+    stage.settled([failure(one), succeed(two)])
+    lost = stage.store.read(lambda: outputs.lost(BUCKET, 0.0))
+    assert len(lost) == 2, "that of the failed part, and the one that was never ready"
+    return lambda: outputs.mark_swept(BUCKET, lost)
+
+
+@row("outputs.forget", "swept outputs")
+def forget_outputs(stage: Stage) -> TxnFactory[int]:
+    one, two = staged(stage)
+    stage.settled([failure(one), succeed(two)])
+    lost = stage.store.read(lambda: outputs.lost(BUCKET, 0.0))
+    assert stage.store.run(lambda: outputs.mark_swept(BUCKET, lost)) == 2
+    return lambda: outputs.forget(BUCKET, lost)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
-from fanin.protocol import lease, outbox, redrive, repair
+from fanin.protocol import lease, outbox, outputs, redrive, repair
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
     THEN,
@@ -63,6 +64,28 @@ def checkpointed(store: Store) -> str:
     (held,) = claim(store)
     store.run(lambda: lease.checkpoint(held, 60.0, "1"))
     return job_id
+
+
+def kept_output(store: Store) -> str:
+    job_id = make(store, 1)
+    (held,) = claim(store)
+    with_output(store, held)
+    settle(store, done(held))
+    store.run(lambda: outputs.keep(0, 0.0))
+    return job_id
+
+
+def lost_output(store: Store) -> str:
+    job_id = make(store, 2)
+    held, _ = claim(store)
+    with_output(store, held)
+    settle(store, failed(held))
+    return job_id
+
+
+def with_output(store: Store, held: Claim) -> None:
+    assert store.run(lambda: outputs.stage(held, "a", "/x"))
+    assert store.run(lambda: outputs.mark_ready(held, "a", 3, "digest"))
 
 
 def two_stripes(store: Store) -> str:
@@ -133,6 +156,11 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("j7", running, "UPDATE fanin.part SET attempts_allowed = attempt, ready = false WHERE status = 'pending'"),
     ("j8", cancelled, "UPDATE fanin.job_stripe SET closed = false"),
     ("f7", checkpointed, "UPDATE fanin.part SET checkpoint_attempt = attempt + 1"),
+    ("f5", kept_output, "UPDATE fanin.staged_output SET status = 'swept'"),
+    ("f5", lost_output, "UPDATE fanin.staged_output SET status = 'kept'"),
+    ("f6", lost_output, "UPDATE fanin.staged_output SET attempt = 2"),
+    ("f6", lost_output, "UPDATE fanin.staged_output SET claim_id = '1b4e28ba-2fa1-41d2-883f-0016d3cca427'"),
+    ("f6", lost_output, "UPDATE fanin.staged_output SET idx = 5"),
     ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/finished/2'"),
     ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/completed'"),
     ("o4", ended, "UPDATE fanin.outbox SET status = 'published'"),

@@ -18,12 +18,16 @@ from fanin.domain.states import (
     JOB_ENDED,
     JOB_STATES,
     OUTCOMES,
+    OUTPUT_COUNTING,
+    OUTPUT_EDGES,
+    OUTPUT_STATES,
+    OUTPUT_UNDECIDED,
     PART_EDGES,
     PART_ENDED,
     PART_LIVE,
     PART_STATES,
 )
-from fanin.protocol import close, lease, outbox, redrive, repair, steps
+from fanin.protocol import close, lease, outbox, outputs, redrive, repair, steps
 from fanin.protocol.steps import Query
 from fanin.stores import migrate
 from fanin.stores.base import Store
@@ -71,6 +75,7 @@ def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str
     }
     assert lists["job"] == {"status": JOB_STATES, "outcome": OUTCOMES}
     assert lists["part"] == {"status": PART_STATES}
+    assert lists["staged_output"] == {"status": OUTPUT_STATES}
     assert f"CHECK ((status IN {JOB_ENDED!r}) = (finished_at IS NOT NULL))" in text
     assert f"CHECK (NOT ready OR status IN {PART_LIVE!r})" in text
     assert "CHECK ((status = 'succeeded') = (result IS NOT NULL))" in text
@@ -81,7 +86,12 @@ def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str
 def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None:
     assert PART_LIVE + PART_ENDED == PART_STATES
     assert ("open", "running", *JOB_ENDED) == JOB_STATES
-    for edges, every in ((JOB_EDGES, JOB_STATES), (PART_EDGES, PART_STATES), (EVENT_EDGES, EVENT_STATES)):
+    for edges, every in (
+        (JOB_EDGES, JOB_STATES),
+        (PART_EDGES, PART_STATES),
+        (EVENT_EDGES, EVENT_STATES),
+        (OUTPUT_EDGES, OUTPUT_STATES),
+    ):
         assert {e.source for e in edges} | {e.target for e in edges} == set(every)
         assert len(set(edges)) == len(edges)
     assert not any(e.source == "succeeded" for e in PART_EDGES)
@@ -90,6 +100,8 @@ def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None
 
 
 # The guards of the SQL
+
+EDGES = {"part": PART_EDGES, "job": JOB_EDGES, "outbox": EVENT_EDGES, "staged_output": OUTPUT_EDGES}
 
 WRITES: dict[str, tuple[str, set[str]]] = {
     "lease.claim_parts": ("part", {"claim"}),
@@ -103,8 +115,16 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "outbox.claim_events": ("outbox", {"take"}),
     "outbox.settle_events": ("outbox", {"mark", "refuse", "park", "release"}),
     "outbox.retry_parked": ("outbox", {"retry"}),
+    "outputs.stage": ("staged_output", {"stage"}),
+    "outputs.mark_ready": ("staged_output", {"finish"}),
+    "outputs.keep": ("staged_output", {"keep"}),
+    "outputs.mark_swept": ("staged_output", {"remove"}),
 }
 """Every statement that changes a state, and what it does by the tables of states."""
+
+
+SOURCE = r"(?:FROM (?:\w+ AS \w|unnest.*?\)|\(SELECT.*?\) AS u)\n)?"
+WRITE = re.compile(rf"(?:UPDATE|INSERT INTO) fanin\.(\w+).*?SET\s(.*?)\n *{SOURCE}WHERE (.*?)RETURNING", re.DOTALL)
 
 
 def writes_status(query: Query) -> bool:
@@ -129,13 +149,15 @@ def test_the_guard_of_a_write_names_the_states_that_it_leaves_and_the_write_thos
 ) -> None:
     (query,) = [q for q in STATEMENTS if f"{q.room}.{q.name}" == name]
     machine, verbs = WRITES[name]
-    edges = [e for e in {"part": PART_EDGES, "job": JOB_EDGES, "outbox": EVENT_EDGES}[machine] if e.verb in verbs]
+    edges = [e for e in EDGES[machine] if e.verb in verbs]
     sources, targets = {e.source for e in edges}, {e.target for e in edges}
     text = strip(query.texts[dialect])
-    found = re.search(r"UPDATE fanin\.(\w+).*?SET\s(.*?)\n(?:FROM \w+ AS \w\n)?WHERE (.*?)RETURNING", text, re.DOTALL)
+    found = WRITE.search(text)
     assert found is not None, text
     table, assigned, guard = found.groups()
     assert table == machine
+    if machine == "staged_output":
+        guard = guard.replace("p.status", "the part's")
     entered = re.search(r"status = (CASE.*?END|'\w+'|:status)", assigned, re.DOTALL)
     assert entered is not None
     if entered[1] == ":status":
@@ -158,12 +180,20 @@ def test_the_guard_of_a_write_names_the_states_that_it_leaves_and_the_write_thos
 
 @pytest.mark.parametrize("query", STATEMENTS, ids=lambda q: f"{q.room}.{q.name}")
 def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_one(query: Query) -> None:
-    known = {PART_LIVE, JOB_ENDED, EVENT_UNSENT, ("open", "running"), ("failed", "abandoned")}
+    known = {
+        PART_LIVE,
+        JOB_ENDED,
+        EVENT_UNSENT,
+        OUTPUT_UNDECIDED,
+        OUTPUT_COUNTING,
+        ("open", "running"),
+        ("failed", "abandoned"),
+    }
     for text in query.texts.values():
         for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):
             assert literals(many) in known
         for one in re.findall(r"status (?:=|<>) '(\w+)'", strip(text)):
-            assert one in {*PART_STATES, *JOB_STATES, *EVENT_STATES}
+            assert one in {*PART_STATES, *JOB_STATES, *EVENT_STATES, *OUTPUT_STATES}
         for one in re.findall(r"outcome\S* (?:=|<>) '(\w+)'", strip(text)):
             assert one in OUTCOMES
 
@@ -180,7 +210,8 @@ CREATE TRIGGER audit_part AFTER UPDATE ON fanin.part FOR EACH ROW
 CREATE TRIGGER audit_job AFTER UPDATE ON fanin.job FOR EACH ROW
     WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it();
 CREATE TRIGGER audit_event AFTER UPDATE ON fanin.outbox FOR EACH ROW
-    WHEN (OLD.status <> NEW.status OR OLD.tries <> NEW.tries) EXECUTE FUNCTION fanin.audit_it()
+    WHEN (OLD.status <> NEW.status OR OLD.tries <> NEW.tries) EXECUTE FUNCTION fanin.audit_it();
+CREATE TRIGGER audit_output AFTER UPDATE ON fanin.staged_output FOR EACH ROW EXECUTE FUNCTION fanin.audit_it()
 """
 AUDIT_LITE = """
 CREATE TABLE fanin.audit (machine text, old text, new text);
@@ -189,7 +220,9 @@ CREATE TRIGGER fanin.audit_part AFTER UPDATE ON fanin.part WHEN OLD.status <> NE
 CREATE TRIGGER fanin.audit_job AFTER UPDATE ON fanin.job WHEN OLD.status <> NEW.status
     BEGIN INSERT INTO fanin_audit VALUES ('job', OLD.status, NEW.status); END;
 CREATE TRIGGER fanin.audit_event AFTER UPDATE ON fanin.outbox WHEN OLD.status <> NEW.status OR OLD.tries <> NEW.tries
-    BEGIN INSERT INTO fanin_audit VALUES ('outbox', OLD.status, NEW.status); END
+    BEGIN INSERT INTO fanin_audit VALUES ('outbox', OLD.status, NEW.status); END;
+CREATE TRIGGER fanin.audit_output AFTER UPDATE ON fanin.staged_output
+    BEGIN INSERT INTO fanin_audit VALUES ('staged_output', OLD.status, NEW.status); END
 """
 
 
@@ -248,19 +281,32 @@ def everything(store: Store, clock: Clock) -> None:
     said += [outbox.Said(key, "release") for key in rest]
     assert store.run(lambda: outbox.settle(0, claim_id, said)) == []
     assert store.run(lambda: outbox.retry(0)) == 1
+    leave_outputs(store)
+
+
+def leave_outputs(store: Store) -> None:
+    make(store, 2)
+    counts, fails = claim(store)
+    for held in (counts, fails):
+        for name in ("done", "half"):
+            assert store.run(lambda h=held, n=name: outputs.stage(h, n, "/x"))  # type: ignore[misc]
+        for _ in range(2):
+            assert store.run(lambda h=held: outputs.mark_ready(h, "done", 3, "digest"))  # type: ignore[misc]
+    for name in ("done", "half"):
+        assert store.run(lambda n=name: outputs.stage(counts, n, "/x"))  # type: ignore[misc]
+    assert store.run(lambda: outputs.mark_ready(counts, "done", 3, "digest"))
+    settle(store, done(counts), failed(fails))
+    assert store.run(lambda: outputs.keep(0, 0.0)) == 1
+    lost = store.read(lambda: outputs.lost(0, 0.0))
+    assert store.run(lambda: outputs.mark_swept(0, lost)) == 3
 
 
 def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clock: Clock) -> None:
     say(store, "SELECT 1")
     audit(store)
     everything(store, clock)
-    seen = {
-        m: {(o, n) for machine, o, n in say(store, "SELECT * FROM fanin.audit") if machine == m}
-        for m in ("job", "part", "outbox")
-    }
-    assert seen["job"] == {(e.source, e.target) for e in JOB_EDGES}
-    assert seen["part"] == {(e.source, e.target) for e in PART_EDGES}
-    assert seen["outbox"] == {(e.source, e.target) for e in EVENT_EDGES}
+    seen = {m: {(o, n) for machine, o, n in say(store, "SELECT * FROM fanin.audit") if machine == m} for m in EDGES}
+    assert seen == {machine: {(e.source, e.target) for e in edges} for machine, edges in EDGES.items()}
 
 
 # The documents
@@ -269,12 +315,12 @@ def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clo
 def test_the_page_of_states_draws_all_machines_and_lists_every_outcome() -> None:
     text = (ROOT / "docs/states.md").read_text()
     assert re.findall(r"```mermaid\n(.*?)\n```", text, re.DOTALL) == [
-        states.diagram(machine) for machine in ("job", "part", "event")
+        states.diagram(machine) for machine in ("job", "part", "event", "output")
     ]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)
     assert tuple(outcome for outcome, _ in rows) == OUTCOMES
     assert {status for _, status in rows} == set(JOB_ENDED)
-    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES, *EVENT_EDGES)}:
+    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES, *EVENT_EDGES, *OUTPUT_EDGES)}:
         assert f"`{verb}`" in text
 
 

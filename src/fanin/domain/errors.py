@@ -58,6 +58,10 @@ class StaleToken(Refused):
     """A fence in another store has accepted a higher token: a newer attempt is at work. Roll back."""
 
 
+class BrokenOutput(FaninError):
+    """An output that counts is not where it was put, or has other bytes than its part wrote."""
+
+
 class JobFailed(FaninError):
     """Raised by ``Job.result()`` and friends when the job ended without the result that was asked for."""
 

@@ -9,7 +9,9 @@ JOB_DEPTH_LEVELS = 50
 PAYLOAD_BYTES = 1_000_000
 """One part's arguments as JSON."""
 RESULT_BYTES = 1_000_000
-"""One part's result as JSON; larger outputs belong in a file whose path is the result."""
+"""One part's result as JSON in its row; a larger one lies outside, as an output."""
+LARGE_RESULT_BYTES = 256_000_000
+"""A result that lies outside: it is still made and read as a whole."""
 ERROR_BYTES = 16_000
 """One recorded failure: type, message and traceback as JSON. Longer ones are cut in the middle."""
 CHECKPOINT_BYTES = 1_000_000

@@ -1,4 +1,4 @@
-"""The state machines of jobs, parts and events, written once.
+"""The state machines of jobs, parts, events and outputs, written once.
 
 The CHECK constraints of the schema, the guards of the SQL and the diagram in ``docs/states.md`` are compared with
 these tables by tests; nothing else lists the states.
@@ -63,6 +63,20 @@ EVENT_EDGES = (
     Edge("parked", "retry", "waiting"),
 )
 
+OUTPUT_STATES = ("staged", "ready", "kept", "swept")
+OUTPUT_UNDECIDED = ("staged", "ready")
+OUTPUT_COUNTING = ("ready", "kept")
+"""If the part has succeeded under the claim that left it."""
+OUTPUT_EDGES = (
+    Edge("staged", "stage", "staged"),
+    Edge("ready", "stage", "staged"),
+    Edge("staged", "finish", "ready"),
+    Edge("ready", "finish", "ready"),
+    Edge("ready", "keep", "kept"),
+    Edge("staged", "remove", "swept"),
+    Edge("ready", "remove", "swept"),
+)
+
 OUTCOMES = (
     "all_ok",
     "with_failures",
@@ -75,9 +89,10 @@ OUTCOMES = (
 
 
 def diagram(machine: str) -> str:
-    """The Mermaid text of one machine, ``"job"``, ``"part"`` or ``"event"``, as it stands in the docs."""
+    """The Mermaid text of one machine, ``"job"``, ``"part"``, ``"event"`` or ``"output"``, as it stands in the docs."""
     machines = {
         "job": (JOB_STATES, JOB_EDGES), "part": (PART_STATES, PART_EDGES), "event": (EVENT_STATES, EVENT_EDGES),
+        "output": (OUTPUT_STATES, OUTPUT_EDGES),
     }  # fmt: skip
     states, edges = machines[machine]
     lines = ["stateDiagram-v2", f"    [*] --> {states[0]}"]

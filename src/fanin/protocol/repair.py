@@ -20,6 +20,8 @@ CHECKS: dict[str, str] = {
     "j7": "A pending part has an attempt left.",
     "j8": "An ended job is closed or empty.",
     "f7": "A checkpoint was written by an attempt that was current then.",
+    "f5": "An output that counts was not removed, and only outputs that count are kept.",
+    "f6": "An output belongs to an attempt that its part has had.",
     "o1": "An event's key says its job and one of its runs.",
     "o4": "An event has been published exactly if it says when.",
     "o5": "A claimed event has its claim and a try.",

@@ -108,6 +108,22 @@ WHERE j.status IN ('completed', 'failed', 'cancelled') AND NOT s.closed AND s.re
 -- A checkpoint was written by an attempt that was current then.
 SELECT job_id, idx, checkpoint_attempt, attempt FROM fanin.part WHERE checkpoint_attempt > attempt;
 
+-- name: f5
+-- all buckets
+-- An output that counts was not removed, and only outputs that count are kept.
+SELECT o.job_id, o.idx, o.name, o.status FROM fanin.staged_output AS o
+LEFT JOIN fanin.part AS p
+    ON p.bucket = o.bucket AND p.job_id = o.job_id AND p.idx = o.idx AND p.claim_id = o.claim_id
+WHERE (o.status = 'kept' AND (p.status IS NULL OR p.status <> 'succeeded'))
+    OR (o.status = 'swept' AND p.status = 'succeeded' AND o.digest IS NOT NULL);
+
+-- name: f6
+-- all buckets
+-- An output belongs to an attempt that its part has had.
+SELECT o.job_id, o.idx, o.name, o.attempt FROM fanin.staged_output AS o
+LEFT JOIN fanin.part AS p ON p.bucket = o.bucket AND p.job_id = o.job_id AND p.idx = o.idx
+WHERE p.attempt IS NULL OR p.attempt < o.attempt OR (p.attempt = o.attempt AND p.claim_id <> o.claim_id);
+
 -- name: o1
 -- all buckets
 -- An event's key says its job and one of its runs.

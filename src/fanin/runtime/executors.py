@@ -149,7 +149,8 @@ def run_handler(task: Task[..., Any], claim: Claim, own: Part, store: Store) -> 
     token = part.enter(own)
     try:
         args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(store, facts, hint))
-        return outcome.succeeded(task, task.function(*args, **kwargs))
+        found = outcome.succeeded(task, task.function(*args, **kwargs))
+        return outcome.outside(found, own) if outcome.too_large(found) else found
     except BaseException as problem:  # a handler may raise SystemExit, KeyboardInterrupt or worse; all are its failure
         return outcome.failed(task, problem, claim.attempt)
     finally:
@@ -214,7 +215,10 @@ class Loop:
             args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(self._store, facts, hint))
             async with asyncio.timeout(task.timeout) as scope:
                 value = await task.function(*args, **kwargs)
-            return outcome.succeeded(task, value)
+            found = outcome.succeeded(task, value)
+            if outcome.too_large(found):
+                found = await asyncio.to_thread(outcome.outside, found, running.part)
+            return found
         except asyncio.CancelledError as problem:
             if running.part.cancelled:
                 return Outcome("lost")

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from fanin.domain.model import Failure
 from fanin.protocol import read
 from fanin.runtime.codec import Codec
+from fanin.runtime.outputs import Output, is_large, large_result, output_pages
 from fanin.stores.base import Store
 
 T = TypeVar("T")
@@ -45,6 +46,10 @@ class Joined(Generic[T]):
             if status == "succeeded" and text is not None:
                 yield idx, self._codec.decode(text)
 
+    def outputs(self, name: str | None = None) -> Iterator[Output]:
+        """The files that the succeeded parts left, by part and name, streamed. name: only those called so."""
+        return output_pages(self._store, self.job_id, name)
+
     @property
     def failures(self) -> list[Failure]:
         """The parts without a result, each with its status and error, by index."""
@@ -66,7 +71,8 @@ def pages(store: Store, job_id: str) -> Iterator[tuple[int, str, str | None]]:
     """(idx, status, result as JSON) of all parts by index, a page at a time: memory stays flat."""
     bucket, first = store.bucket(job_id), 0
     while page := store.read(lambda: read.results(bucket, job_id, first)):
-        yield from page
+        for idx, status, text in page:
+            yield idx, status, large_result(store, job_id, idx) if is_large(text) else text
         first = page[-1][0] + 1
 
 

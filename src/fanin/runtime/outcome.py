@@ -18,6 +18,7 @@ from fanin.domain.errors import (
     RetryLater,
     Unavailable,
 )
+from fanin.runtime.part import Part, large_result
 from fanin.runtime.task import Task
 
 _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
@@ -36,9 +37,21 @@ class Outcome(msgspec.Struct, frozen=True):
 def succeeded(task: Task[..., Any], value: Any) -> Outcome:
     """A result that cannot be stored is a failure for good: the next attempt would return the same."""
     try:
-        return Outcome("succeed", result=task.signature.result.encode(value, limits.RESULT_BYTES))
+        return Outcome("succeed", result=task.signature.result.encode(value, limits.LARGE_RESULT_BYTES))
     except BadPayload as problem:
         return Outcome("fail", error=describe(problem))
+
+
+def too_large(found: Outcome) -> bool:
+    """Whether the result does not fit the part's row, and has to go through `outside`."""
+    return found.result is not None and (
+        len(found.result) * 4 > limits.RESULT_BYTES and len(found.result.encode()) > limits.RESULT_BYTES
+    )
+
+
+def outside(found: Outcome, own: Part) -> Outcome:
+    """The same outcome with its result among the part's outputs. Raises what `Part.output` raises."""
+    return msgspec.structs.replace(found, result=large_result(own, found.result or ""))
 
 
 def failed(task: Task[..., Any], problem: BaseException, attempt: int) -> Outcome:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -13,6 +16,7 @@ from fanin.domain.errors import LeaseLost, Refused
 from fanin.domain.model import Claim
 from fanin.protocol import lease
 from fanin.runtime.codec import encode
+from fanin.runtime.outputs import LARGE, RESULT, Source, check_output_name, digest_of, staging, write_source
 from fanin.stores.base import Store
 
 _current: contextvars.ContextVar[Part | None] = contextvars.ContextVar("fanin_part", default=None)
@@ -70,6 +74,24 @@ class Part:
         if self.cancelled or not self._store.run(lambda: lease.checkpoint(self._claim, self._lease, text)):
             self._lose()
 
+    @contextmanager
+    def output(self, name: str) -> Iterator[Path]:
+        """Gives a path; the file that is there at the end of the ``with`` block becomes an output of this part.
+
+        It is seen (`Joined.outputs`, `Job.outputs`) only if this very attempt succeeds; what an attempt leaves that
+        loses its part is removed. The same name again replaces it. Files lie in the directory or bucket that
+        ``FANIN_OUTPUTS`` names.
+
+        Raises `BadOption` for an unusable name or place, `Refused` if nothing was written, `LeaseLost`.
+        """
+        with staging(self._store, self._claim, check_output_name(name), self._lose) as path:
+            yield path
+
+    def put(self, name: str, source: Source) -> None:
+        """Make an output of bytes, a text, a path, or a file that is open for reading in binary. See `output`."""
+        with self.output(name) as path:
+            write_source(path, source)
+
     @property
     def last_checkpoint(self) -> Any:
         """What an earlier attempt of this part saved last, or None."""
@@ -80,7 +102,7 @@ class Part:
         """For the worker: from now on `cancelled` is true."""
         self._lost = True
 
-    def _lose(self) -> None:
+    def _lose(self) -> NoReturn:
         self._lost = True
         raise LeaseLost(f"part {self.idx} of job {self.job_id}: attempt {self.attempt} does not hold it any more")
 
@@ -109,3 +131,11 @@ def enter(part: Part) -> contextvars.Token[Part | None]:
 
 def leave(token: contextvars.Token[Part | None]) -> None:
     _current.reset(token)
+
+
+def large_result(own: Part, text: str) -> str:
+    """Put a result outside, among the part's outputs, and give what stands for it in the row. Raises `LeaseLost`."""
+    data = text.encode()
+    with staging(own._store, own._claim, RESULT, own._lose) as path:
+        path.write_bytes(data)
+    return f"{LARGE}{len(data)} {digest_of(data)}"

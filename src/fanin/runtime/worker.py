@@ -25,6 +25,7 @@ from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
+from fanin.runtime.sweeper import Sweeper
 from fanin.runtime.task import Application
 from fanin.runtime.upkeep import Upkeep
 from fanin.stores.base import Bell
@@ -149,8 +150,10 @@ class Worker:
             return False
         self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue)
         self._upkeep = Upkeep(self.store, self._wake)
+        self._sweeper = Sweeper(self.store)
         self._heart.start()
         self._upkeep.start()
+        self._sweeper.start()
         log.info("worker %s serves %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
         return True
 
@@ -170,6 +173,7 @@ class Worker:
     def _close(self) -> None:
         self._heart.close()
         self._upkeep.close()
+        self._sweeper.close()
         if self._bell is not None:
             self._bell.close()
         for executor in self._executors.values():

@@ -166,7 +166,8 @@ class Inline:
         token = part.enter(own)
         try:
             args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(self.app.store, facts, hint))
-            return outcome.succeeded(task, await task.function(*args, **kwargs))
+            found = outcome.succeeded(task, await task.function(*args, **kwargs))
+            return outcome.outside(found, own) if outcome.too_large(found) else found
         except BaseException as problem:  # as in a worker: whatever a handler raises is its outcome
             return outcome.failed(task, problem, claim.attempt)
         finally:

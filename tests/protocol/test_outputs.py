@@ -1,0 +1,172 @@
+"""Outputs are staged by the holder alone, count with the claim that succeeds, and are swept when they cannot count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fanin.domain.model import Claim, Report
+from fanin.protocol import lease, outputs, redrive
+from fanin.stores.base import Store
+from tests.protocol.helpers import Clock, cancel, claim, done, failed, make, released, settle, sweep_all
+
+ROOT = "/outputs"
+
+
+def stage(store: Store, held: Claim, name: str = "a", *, ready: bool = True) -> bool:
+    """The whole way of one output; False as soon as the claim is found lost."""
+    if not store.run(lambda: outputs.stage(held, name, ROOT)):
+        return False
+    return not ready or store.run(lambda: outputs.mark_ready(held, name, 3, f"digest of {held.attempt}"))
+
+
+def counting(store: Store, job_id: str) -> list[tuple[int, str, str]]:
+    page = store.read(lambda: outputs.counting(0, job_id, (-1, "")))
+    return [(one.idx, one.name, one.digest) for one in page]
+
+
+def lost(store: Store, grace: float = 0.0) -> list[tuple[int, int, str]]:
+    return sorted((one.idx, one.attempt, one.name) for one in store.read(lambda: outputs.lost(0, grace)))
+
+
+def test_an_output_counts_when_its_part_succeeds_and_not_before(store: Store) -> None:
+    job_id = make(store, 2)
+    one, two = claim(store)
+    assert stage(store, two, "b")
+    assert stage(store, two, "a")
+    assert stage(store, one)
+    assert counting(store, job_id) == []
+    settle(store, done(one), done(two))
+    assert counting(store, job_id) == [(0, "a", "digest of 1"), (1, "a", "digest of 1"), (1, "b", "digest of 1")]
+    assert store.read(lambda: outputs.one_counting(0, job_id, 1, "b")) is not None
+    assert store.read(lambda: outputs.one_counting(0, job_id, 1, "c")) is None
+
+
+def test_pages_go_on_after_part_and_name(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "PAGE_OUTPUTS", 2)
+    job_id = make(store, 2)
+    for held in claim(store):
+        for name in "xy":
+            assert stage(store, held, name)
+        settle(store, done(held))
+    first = store.read(lambda: outputs.counting(0, job_id, (-1, "")))
+    second = store.read(lambda: outputs.counting(0, job_id, (first[-1].idx, first[-1].name)))
+    assert [(one.idx, one.name) for one in (*first, *second)] == [(0, "x"), (0, "y"), (1, "x"), (1, "y")]
+
+
+def test_an_output_that_was_not_finished_does_not_count(store: Store) -> None:
+    job_id = make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held, ready=False)
+    settle(store, done(held))
+    assert counting(store, job_id) == []
+    assert lost(store) == [(0, 1, "a")]
+
+
+def test_a_zombie_can_neither_stage_nor_finish_and_what_it_left_is_lost(store: Store, clock: Clock) -> None:
+    job_id = make(store, 1)
+    (zombie,) = claim(store)
+    assert stage(store, zombie, "early")
+    assert stage(store, zombie, "half", ready=False)
+    clock.advance(61)
+    store.run(lambda: lease.wake(0))
+    (holder,) = claim(store)
+    assert not stage(store, zombie, "late")
+    assert not store.run(lambda: outputs.mark_ready(zombie, "half", 3, "x"))
+    assert stage(store, holder, "early")
+    settle(store, done(holder))
+    assert counting(store, job_id) == [(0, "early", "digest of 2")]
+    assert lost(store) == [(0, 1, "early"), (0, 1, "half")]
+
+
+def test_the_same_name_again_replaces_what_the_attempt_had(store: Store) -> None:
+    job_id = make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held)
+    assert stage(store, held, ready=False)
+    assert store.run(lambda: outputs.mark_ready(held, "a", 9, "second"))
+    settle(store, done(held))
+    assert counting(store, job_id) == [(0, "a", "second")]
+
+
+@pytest.mark.parametrize("end", [failed, released])
+def test_what_a_part_left_that_did_not_succeed_is_lost_and_its_next_attempt_begins_anew(
+    store: Store, end: Callable[[Claim], Report]
+) -> None:
+    job_id = make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held)
+    settle(store, end(held))
+    assert lost(store) == [(0, 1, "a")]
+    assert not stage(store, held, "b")
+    if end is failed:
+        store.run(lambda: redrive.redrive(0, job_id, 1, 1))
+    (again,) = claim(store)
+    assert stage(store, again)
+    settle(store, done(again))
+    assert counting(store, job_id) == [(0, "a", "digest of 2")]
+    assert lost(store) == [(0, 1, "a")]
+
+
+def test_nothing_of_a_running_attempt_is_lost_however_old_it_is_and_its_lease_may_be_over(
+    store: Store, clock: Clock
+) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held)
+    clock.advance(86_400)
+    assert lost(store, grace=60.0) == []
+    settle(store, done(held))
+    assert lost(store, grace=60.0) == []
+
+
+def test_outputs_of_a_cancelled_job_are_lost_when_it_is_swept(store: Store) -> None:
+    job_id = make(store, 2)
+    one, two = claim(store)
+    assert stage(store, one)
+    assert stage(store, two)
+    settle(store, done(one))
+    cancel(store, job_id)
+    sweep_all(store)
+    assert lost(store) == [(1, 1, "a")]
+    assert counting(store, job_id) == [(0, "a", "digest of 1")]
+
+
+def test_kept_outputs_are_decided_and_swept_ones_are_removed_twice(store: Store, clock: Clock) -> None:
+    make(store, 2)
+    one, two = claim(store)
+    assert stage(store, one)
+    assert stage(store, two)
+    settle(store, done(one), failed(two))
+    assert store.run(lambda: outputs.keep(0, 60.0)) == 0, "too young"
+    assert lost(store, 60.0) == []
+    clock.advance(61)
+    assert store.run(lambda: outputs.keep(0, 60.0)) == 1
+    assert store.run(lambda: outputs.keep(0, 60.0)) == 0
+    found = store.read(lambda: outputs.lost(0, 60.0))
+    assert store.run(lambda: outputs.mark_swept(0, found)) == 1
+    assert store.run(lambda: outputs.mark_swept(0, found)) == 0
+    assert store.read(lambda: outputs.swept_before(0, 60.0)) == []
+    assert store.run(lambda: outputs.undecided(0))[0] == 1
+    clock.advance(61)
+    again = store.read(lambda: outputs.swept_before(0, 60.0))
+    assert [one.path for one in again] == [one.path for one in found]
+    assert store.run(lambda: outputs.forget(0, again)) == 1
+    assert store.run(lambda: outputs.undecided(0)) == (0, None)
+
+
+def test_an_output_that_counts_or_may_still_count_cannot_be_noted_as_swept(store: Store) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held)
+    placed = outputs.Placed(held.job_id, 0, 1, held.claim_id, "a", ROOT)
+
+    def noted() -> int:
+        return store.run(lambda: outputs.mark_swept(0, [placed])) + store.run(lambda: outputs.forget(0, [placed]))
+
+    assert noted() == 0, "running"
+    settle(store, done(held))
+    assert noted() == 0, "succeeded"
+    store.run(lambda: outputs.keep(0, 0.0))
+    assert noted() == 0, "kept"
