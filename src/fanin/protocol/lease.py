@@ -96,10 +96,15 @@ def wake(bucket: int) -> Txn[list[str]]:
     return sorted({row[-1] for row in rows})
 
 
+def spent(bucket: int) -> Txn[list[tuple[str, int, int]]]:
+    """(job id, idx, attempt) of parts to `finish.reap`: their last attempt has run out of its lease."""
+    seen = yield SQL.spent_parts(bucket=bucket, limit=limits.REAP_PARTS)
+    return [(job_id, idx, attempt) for job_id, idx, attempt in seen]
+
+
 def reap(bucket: int) -> Txn[int]:
     """Fail what ran out of its lease without an attempt left. How many parts."""
-    seen = yield SQL.spent_parts(bucket=bucket, limit=limits.REAP_PARTS)
-    return (yield from finish.reap(bucket, [(job_id, idx, attempt) for job_id, idx, attempt in seen]))
+    return (yield from finish.reap(bucket, (yield from spent(bucket))))
 
 
 def look(bucket: int) -> Txn[Look]:

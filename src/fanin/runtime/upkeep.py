@@ -9,9 +9,13 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from fanin.domain.errors import Unavailable
-from fanin.protocol import close, lease
+from fanin.protocol import close, finish, lease
+from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
 
 log = logging.getLogger("fanin")
@@ -31,16 +35,39 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     if look.due_in is not None and look.due_in <= 0:
         while store.run(lambda: lease.wake(bucket)):
             busy = True
-        while store.run(lambda: lease.reap(bucket)):
+        while _reap(store, bucket):
             busy = True
     if look.give_up_in is not None and look.give_up_in <= 0:
         for job_id in store.read(lambda: close.overdue(bucket)):
-            busy = store.run(lambda: close.give_up(bucket, job_id)) or busy
+            busy = _done(store, job_id, partial(close.give_up, bucket, job_id)) or busy
     if look.unswept:
         for job_id, stripe in store.read(lambda: close.unswept(bucket)):
-            while store.run(lambda: close.sweep(bucket, job_id, stripe)):
+            while _done(store, job_id, partial(close.sweep, bucket, job_id, stripe)):
                 busy = True
     return busy
+
+
+def _reap(store: Store, bucket: int) -> bool:
+    """All that are spent at once; job by job where that cannot be done."""
+    try:
+        return store.run(lambda: lease.reap(bucket)) > 0
+    except Unavailable:
+        raise
+    except Exception:
+        found = sorted(store.read(lambda: lease.spent(bucket)))
+        jobs = {job_id: list(parts) for job_id, parts in groupby(found, key=itemgetter(0))}
+        return any([_done(store, job_id, partial(finish.reap, bucket, parts)) for job_id, parts in jobs.items()])
+
+
+def _done(store: Store, job_id: str, factory: TxnFactory[int]) -> bool:
+    """Whether the transaction found something to do. A damaged job must not hold up the others."""
+    try:
+        return bool(store.run(factory))
+    except Unavailable:
+        raise
+    except Exception:
+        log.exception("job %s cannot be tended to. Run `fanin check`", job_id)
+        return False
 
 
 class Upkeep:
