@@ -56,7 +56,7 @@ def _reap(store: Store, bucket: int) -> bool:
     except Exception:
         found = sorted(store.read(lambda: lease.spent(bucket)))
         jobs = {job_id: list(parts) for job_id, parts in groupby(found, key=itemgetter(0))}
-        return any([_done(store, job_id, partial(finish.reap, bucket, parts)) for job_id, parts in jobs.items()])
+        return sum(_done(store, job_id, partial(finish.reap, bucket, parts)) for job_id, parts in jobs.items()) > 0
 
 
 def _done(store: Store, job_id: str, factory: TxnFactory[int]) -> bool:
