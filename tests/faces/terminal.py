@@ -89,10 +89,10 @@ class Terminal:
         freeze(process.pid, store)
         store.close()
 
-    def expire(self) -> None:
-        """Let every lease that is held now end, as if its time had passed."""
+    def expire(self, where: str = "true") -> None:
+        """Let every lease that is held now (``where``: of these parts) end, as if its time had passed."""
         store = open_store(self.url)
-        end_leases(store)
+        end_leases(store, where)
         store.close()
 
     def end(self, process: subprocess.Popen[bytes], code: int = 0) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import fanin
 
 app = fanin.App()
 
-@app.task(name="hold", attempts=1, lease="2s")
+@app.task(name="hold", attempts=1)
 def hold(number: int) -> int:
     with open("begun.log", "a") as log:
         print(os.getpid(), number, file=log, flush=True)
@@ -78,7 +78,10 @@ def test_a_process_that_was_killed_comes_back_and_its_part_is_done(shop: Termina
     job = submit(shop, "hold", 2)
     process = shop.start("work", "shop:app", "-p", "2", "-c", "1", "--until-idle")
     until(lambda: len(shop.lines("begun.log")) == 2, "each process holds one part")
-    os.kill(int(shop.lines("begun.log")[0].split()[0]), signal.SIGKILL)
+    pid, number = map(int, shop.lines("begun.log")[0].split())
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), "it is dead")
+    shop.expire(f"idx = {number}")
     until(lambda: len({line.split()[0] for line in shop.lines("begun.log")}) == 3, "a new process took the part")
     (shop.folder / "go").touch()
     said = shop.end(process)[1]

@@ -9,9 +9,9 @@ from fanin.stores.base import Store
 TABLES = ("setting", "job", "job_stripe", "part", "attempt_log", "outbox")
 
 
-def end_leases(store: Store) -> None:
-    """Let every lease that is held now end, as if its time had passed."""
-    execute(store, "UPDATE {part} SET due_at = 0 WHERE status = 'running'")
+def end_leases(store: Store, where: str = "true") -> None:
+    """Let every lease that is held now (``where``: of these parts) end, as if its time had passed."""
+    execute(store, f"UPDATE {{part}} SET due_at = 0 WHERE status = 'running' AND {where}")
 
 
 def end_deadlines(store: Store) -> None:
