@@ -2,19 +2,20 @@
 
 A schedule is a string of actors' names, one letter per step: ``AABBA`` lets A make two steps, then B two, then A one.
 A step is one statement, or the COMMIT. An actor that waits for a lock takes no step until it is let go; then it goes on
-by itself, as it would in life. The explorer runs every schedule, the first time without switching, then with the
-switches moved one by one, and starts each from the same rows.
+by itself, as it would in life. The explorer starts each schedule from the same rows. It runs every one, the first time
+without switching, then with the switches moved one by one; or, where there are too many, some drawn by seeds.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fanin.stores.postgres import PostgresStore
+from fanin.testing.priorities import Priorities
 from fanin.testing.stepper import COMMIT, PATIENCE_SECONDS, Script, Session, Watcher
 
 
@@ -34,9 +35,11 @@ class Run:
     """One schedule as it was run.
 
     ``outcomes`` holds each actor's outcome by name. ``steps`` tells it for people. ``problems`` is what the judge said.
+    ``seed`` is the one that the schedule was drawn by, if it was.
     """
 
     schedule: str = ""
+    seed: int | None = None
     outcomes: dict[str, Any] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -49,8 +52,12 @@ class Run:
         return self.retried.count("40P01")
 
     def story(self) -> str:
-        return "\n".join([f"schedule {self.schedule}", *self.steps, *(f"  !! {p}" for p in self.problems)])
+        title = f"schedule {self.schedule}" + ("" if self.seed is None else f", seed {self.seed}")
+        return "\n".join([title, *self.steps, *(f"  !! {p}" for p in self.problems)])
 
+
+Chooser = Callable[[str, str], str]
+"""Who moves next: given the schedule so far and the names of those that can move, one of these names."""
 
 Judge = Callable[[Run], list[str]]
 
@@ -87,7 +94,7 @@ class Explorer:
         """Every schedule; or those in which at most so many actors are interrupted although they could go on."""
         path: list[_Branch] = []
         while True:
-            run = self._run("".join(branch.chosen for branch in path))
+            run = self.replay("".join(branch.chosen for branch in path))
             for depth in range(len(path), len(run.schedule)):
                 path.append(_Branch.at(run, depth, preemptions))
             yield run
@@ -97,19 +104,30 @@ class Explorer:
                 return
             path[-1].chosen = path[-1].untried.pop(0)
 
-    def replay(self, schedule: str) -> Run:
-        """Run one schedule again. Raises `Diverged` if it cannot be followed."""
-        return self._run(schedule)
+    def drawn(self, seeds: Iterable[int], depth: int = 3) -> Iterator[Run]:
+        """A schedule for each seed, by random `Priorities`: for more actors than can be put into every order.
 
-    def _run(self, prefix: str) -> Run:
-        run = Run()
+        ``depth``: how many steps must fall in one order for the mistake to show. A seed gives the same schedule again;
+        only where three wait for one row at once is it the server that says who is next.
+        """
+        names, steps = "".join(actor.name for actor in self._actors), len(self.replay("").schedule)
+        for seed in seeds:
+            yield self._run(Priorities(seed, names, steps, depth), seed)
+
+    def replay(self, schedule: str) -> Run:
+        """Run one schedule again; after its end nobody is interrupted. Raises `Diverged` if it cannot be followed."""
+        return self._run(lambda made, ready: _follow(schedule, made, ready))
+
+    def _run(self, choose: Chooser, seed: int | None = None) -> Run:
+        run = Run(seed=seed)
         self._reset()
         for actor, session in zip(self._actors, self._sessions, strict=True):
             session.play(actor.script())
         while not all(session.done for session in self._sessions):
-            ready = [session for session in self._sessions if session.ready]
+            ready = "".join(session.name for session in self._sessions if session.ready)
             if ready:
-                self._move(run, _choose(run, ready, prefix))
+                run.choices.append(ready)
+                self._move(run, choose(run.schedule, ready))
             else:
                 self._resolve(run)
         for session in self._sessions:
@@ -117,9 +135,9 @@ class Explorer:
             run.retried += session.retried
         return run
 
-    def _move(self, run: Run, session: Session) -> None:
-        run.choices.append("".join(other.name for other in self._sessions if other.ready))
-        run.schedule += session.name
+    def _move(self, run: Run, name: str) -> None:
+        session = next(session for session in self._sessions if session.name == name)
+        run.schedule += name
         label = str(session.next)
         ended = session.step(self._peers(session))
         run.steps.append(f"  {session.name} {label}" + ("" if ended else "  waits"))
@@ -179,15 +197,14 @@ def _interruptions(run: Run, depth: int) -> int:
     return sum(1 for last, now, could in pairs if now != last and last in could)
 
 
-def _choose(run: Run, ready: list[Session], prefix: str) -> Session:
-    """The actor that the prefix names; after it, the one that moved last as long as it can, then the first."""
-    depth = len(run.schedule)
-    names = {session.name: session for session in ready}
-    if depth < len(prefix):
-        if prefix[depth] not in names:
-            raise Diverged(f"step {depth} of {prefix} is {prefix[depth]}'s, but only {sorted(names)} can move")
-        return names[prefix[depth]]
-    return names.get(run.schedule[-1:]) or ready[0]
+def _follow(schedule: str, made: str, ready: str) -> str:
+    """The actor that the schedule names; after it, the one that moved last as long as it can, then the first."""
+    if len(made) < len(schedule):
+        due = schedule[len(made)]
+        if due not in ready:
+            raise Diverged(f"step {len(made)} of {schedule} is {due}'s, but only {', '.join(ready)} can move")
+        return due
+    return made[-1] if made and made[-1] in ready else ready[0]
 
 
 class Tally:
@@ -210,6 +227,15 @@ class Tally:
         self.waits += sum(step.endswith("waits") for step in run.steps)
         if run.problems:
             self.broken.append(run)
+
+    def facts(self) -> dict[str, int]:
+        """The figures by name."""
+        return {
+            "schedules": self.schedules,
+            "violations": len(self.broken),
+            "deadlocks": self.deadlocks,
+            "lock_waits": self.waits,
+        }
 
     def report(self, title: str) -> str:
         lines = [
