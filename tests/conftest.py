@@ -24,6 +24,7 @@ import pytest
 from tests.support.databases import SQLITE, migrate_database, postgres_flavours, schema_of_its_own
 from tests.support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.postgres import RUN_VARIABLE, Guard, Server, own_server, shared_server
+from tests.support.races_line import RacesLine
 from tools import guards
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ hypothesis.settings.load_profile("fanin")
 
 def pytest_configure(config: pytest.Config) -> None:
     guards.apply_from_environment()
+    config.pluginmanager.register(RacesLine())
     # The first process of the run holds the guard; the workers of xdist inherit the directory's name.
     if RUN_VARIABLE not in os.environ:
         guard = config.stash[GUARD] = Guard()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import dict_row
 
-from fanin.domain.errors import KeyConflict, NotAllowedNow
-from fanin.domain.model import Claim, Report, Settled, Verdict
-from fanin.protocol import close, finish, lease, redrive
+from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
+from fanin.domain.model import Claim, NewJob, Report, Settled, Verdict
+from fanin.protocol import close, finish, lease, redrive, submit
 from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.explorer import Actor, Explorer, Run
@@ -123,6 +123,12 @@ class Arena(Stage):
     def fails(self, name: str, *claims: Claim) -> Actor:
         return self.reporter(name, [Report(claim, "fail", error='{"type": "E"}') for claim in claims])
 
+    def releases(self, name: str, *claims: Claim) -> Actor:
+        return self.reporter(name, [Report(claim, "release") for claim in claims])
+
+    def retries(self, name: str, *claims: Claim) -> Actor:
+        return self.reporter(name, [Report(claim, "retry", error='{"type": "E"}') for claim in claims])
+
     def reclaimer(self, name: str) -> Actor:
         """A worker that wakes what is due, claims it and reports."""
         claiming = self.claiming()
@@ -171,6 +177,8 @@ def said(name: str, factory: TxnFactory[object], yes: str, no: str) -> Actor:
             return "REFUSED"
         except KeyConflict:
             return "CONFLICT"
+        except UnknownJob:
+            return "UNKNOWN"
         return yes if value else no
 
     return Actor(name, script)
@@ -209,9 +217,30 @@ def reaper(name: str) -> Actor:
     return counted(name, lambda: lease.reap(BUCKET), "REAPED")
 
 
-def renewer(name: str, claim: Claim) -> Actor:
-    def script() -> Script:
-        lost = yield lambda: lease.renew(BUCKET, [(claim, 600.0)])
-        return "LOST" if lost else "HELD"
+def waker(name: str) -> Actor:
+    return said(name, lambda: lease.wake(BUCKET), "WOKE", "SLEPT")
 
-    return Actor(name, script)
+
+def renewer(name: str, *claims: Claim) -> Actor:
+    return said(name, lambda: lease.renew(BUCKET, [(claim, 600.0) for claim in claims]), "LOST", "HELD")
+
+
+def saver(name: str, claim: Claim) -> Actor:
+    return said(name, lambda: lease.checkpoint(claim, 600.0, "7"), "SAVED", "LOST")
+
+
+def creator(name: str, job: NewJob, parts: int) -> Actor:
+    return said(name, lambda: submit.create(job, parts, lambda: [["1"] * parts] if parts else []), "NEW", "SAME")
+
+
+def opener(name: str, job: NewJob) -> Actor:
+    return said(name, lambda: submit.open_job(job), "NEW", "SAME")
+
+
+def sealer(name: str, job_id: str, planned: int, *, keep: bool = False) -> Actor:
+    """``keep``: the deadline goes on to stand after the seal."""
+    return said(name, lambda: submit.seal(BUCKET, job_id, planned, None, keep), "SEALED", "BEFORE")
+
+
+def appender(name: str, job_id: str, first: int, parts: int = 1) -> Actor:
+    return said(name, lambda: submit.append(BUCKET, job_id, first, ["1"] * parts), "ADDED", "THERE")

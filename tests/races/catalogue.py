@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from tests.races import races_creating, races_ends, races_leases, races_outbox, races_runs
-from tests.races.scenarios import RACES
+from tests.races import (
+    races_crowded,
+    races_ends,
+    races_exchanges,
+    races_leases,
+    races_outbox,
+    races_policies,
+    races_runs,
+    races_streams,
+)
+from tests.races.scenarios import CROWDS, RACES
 
-MODULES = (races_ends, races_runs, races_leases, races_creating, races_outbox)
-__all__ = ["MODULES", "RACES"]
+MODULES = (
+    races_ends, races_policies, races_runs, races_leases, races_outbox, races_exchanges, races_streams, races_crowded,
+)  # fmt: skip
+__all__ = ["CROWDS", "MODULES", "RACES"]

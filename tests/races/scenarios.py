@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from fanin.domain.errors import NotAllowedNow
 from fanin.domain.model import Claim
-from fanin.protocol import close
+from fanin.protocol import close, submit
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from tests.races.arena import Arena
 from tests.races.stage import BUCKET
+
+Stager = Callable[[Arena], list[Actor]]
 
 
 @dataclass(frozen=True)
@@ -19,12 +23,16 @@ class Race:
     """``stage`` makes the rows and returns the parties. ``outcomes`` must all be met, and no other."""
 
     title: str
-    stage: Callable[[Arena], list[Actor]]
+    risk: str
+    """A sentence: what would break if the protocol were wrong here. The docstring of ``stage``."""
+    stage: Stager
     outcomes: frozenset[str]
     preemptions: int | None = None
     """In the short run; None: every schedule, always."""
     always: int | None = None
     """In the long run: three parties, and two of several transactions each, have too many schedules."""
+    seeds: int | None = None
+    """So many schedules are drawn in the short run instead; then not every outcome must be met."""
     after: Callable[[Arena], None] | None = None
     """What the parties would do next, before ordinary workers finish the rest."""
     also: Callable[[Arena, Run], list[str]] | None = None
@@ -32,21 +40,36 @@ class Race:
 
 
 RACES: dict[str, Race] = {}
+CROWDS: dict[str, Race] = {}
+"""Races of four to six parties: schedules are drawn in the long run too. The outcomes are answers of single parties,
+and others may be given."""
 
 
 def race(
     title: str,
     *outcomes: str,
+    races: dict[str, Race] = RACES,
     preemptions: int | None = None,
     always: int | None = None,
+    seeds: int | None = None,
     after: Callable[[Arena], None] | None = None,
     also: Callable[[Arena, Run], list[str]] | None = None,
-) -> Callable[[Callable[[Arena], list[Actor]]], Callable[[Arena], list[Actor]]]:
-    def register(stage: Callable[[Arena], list[Actor]]) -> Callable[[Arena], list[Actor]]:
-        RACES[stage.__name__] = Race(title, stage, frozenset(outcomes), preemptions, always, after, also)
+) -> Callable[[Stager], Stager]:
+    """Register the function that stages a race. Its docstring is the risk; the others are fields of `Race`."""
+
+    def register(stage: Stager) -> Stager:
+        name, risk = stage.__name__, stage.__doc__ or ""
+        assert name not in races, f"there are two races {name}"
+        races[name] = Race(title, risk, stage, frozenset(outcomes), preemptions, always, seeds, after, also)
         return stage
 
     return register
+
+
+three = partial(race, seeds=20, always=2)
+"""Register a race of three parties."""
+crowd = partial(race, races=CROWDS, seeds=20)
+"""Register a race of four to six parties."""
 
 
 def held(arena: Arena, parts: int, **options: Any) -> tuple[str, list[Claim]]:
@@ -68,3 +91,14 @@ def everything_runs_again(arena: Arena, run: Run) -> list[str]:
         "WHERE j.run = 2 AND j.status = 'running' AND p.status IN ('failed', 'abandoned')"
     )
     return [f"left behind by the redrive: {row}" for row in select(arena.store, text)]
+
+
+def seal_what_is_open(arena: Arena) -> None:
+    """The creator's next step, if the race refused its seal."""
+    job_id = arena.new().id
+    for count in range(4):
+        try:
+            arena.store.run(partial(submit.seal, BUCKET, job_id, count, None, False))
+            return
+        except NotAllowedNow:
+            continue

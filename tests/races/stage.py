@@ -62,7 +62,7 @@ class Stage:
 
     def open(self, parts: int, name: str = "job", **options: Any) -> str:
         """An open job with so many pending parts."""
-        job = self.new(name, give_up_after=3600.0, **options)
+        job = self.new(name, **{"give_up_after": 3600.0, **options})
         self.store.run(lambda: submit.open_job(job))
         self.store.run(lambda: submit.append(BUCKET, job.id, 0, ["1"] * parts))
         return job.id

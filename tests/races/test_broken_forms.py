@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from fanin.domain.model import Claim
-from fanin.protocol import close, finish, redrive, submit
+from fanin.protocol import close, finish, lease, redrive, submit
 from fanin.protocol.steps import Txn
 from fanin.testing.explorer import Actor, Run, Tally
 from fanin.testing.mutate import replaced, without
@@ -18,6 +18,7 @@ from fanin.testing.stepper import Script, Session, Watcher, once
 from tests.races import broken
 from tests.races.arena import Arena, canceller
 from tests.races.catalogue import RACES
+from tests.races.conftest import Note
 from tests.races.scenarios import Race, held
 from tests.races.stage import BUCKET, succeed
 from tests.races.test_races import outcome
@@ -105,7 +106,7 @@ def search(arena: Arena, actors: list[Actor], race: Race, *, first: bool, at_com
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_some_schedules_break_a_broken_form_and_none_breaks_the_protocol(arena: Arena, name: str) -> None:
+def test_some_schedules_break_a_broken_form_and_none_breaks_the_protocol(arena: Arena, note: Note, name: str) -> None:
     form, _ = FORMS[name]
     race = replace(RACES["last_two"], preemptions=2)
     _, claims = held(arena, 2, successor=None)
@@ -114,6 +115,7 @@ def test_some_schedules_break_a_broken_form_and_none_breaks_the_protocol(arena: 
     actors = [Actor(letter, partial(form, claim)) for letter, claim in zip("AB", claims, strict=True)]
     tally = search(arena, actors, race, first=False, at_commits=False)
     print(tally.report(name))
+    note.caught(name, f"{len(tally.broken)} of {tally.schedules} schedules")
     assert 0 < len(tally.broken) < tally.schedules, "some schedules are harmless, and some are not"
     assert not search(arena, protocol, race, first=False).broken
 
@@ -212,12 +214,23 @@ MUTANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {
         "append_and_cancel",
         lambda: without(submit.SQL.add_created, " AND NOT s.closed"),
     ),
+    "a give up does not ask for the deadline under the locks": (
+        "seal_and_give_up",
+        lambda: replaced(close.SQL.standing, ("give_up_at <= fanin.clock()", "true")),
+    ),
+    "a checkpoint does not name its claim": (
+        "checkpoint_and_reclaim",
+        lambda: replaced(
+            lease.SQL.save_checkpoint,
+            ("attempt = :attempt AND claim_id = :claim_id", "(true OR attempt = :attempt AND claim_id = :claim_id)"),
+        ),
+    ),
     "the successor is created after the end": ("last_two", successor_created_later),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_protocol_without_one_guard_is_caught(arena: Arena, name: str) -> None:
+def test_the_protocol_without_one_guard_is_caught(arena: Arena, note: Note, name: str) -> None:
     title, mutated = MUTANTS[name]
     race = RACES[title]
     actors = race.stage(arena)
@@ -226,16 +239,18 @@ def test_the_protocol_without_one_guard_is_caught(arena: Arena, name: str) -> No
         tally = search(arena, actors, race, first=True)
     assert tally.broken, f"nothing was noticed in {tally.schedules} schedules of {race.title}"
     caught = tally.broken[0]
-    print(f"{name}: caught by schedule {tally.schedules} of {race.title}\n{caught.story()}")
+    print(caught.story())
+    note.caught(name, f"schedule {tally.schedules} of {race.title}")
     with arena.explorer(actors) as explorer:
         again = explorer.every(0)
         assert not next(again).problems, "the guard is back, and so is the protocol"
 
 
-def test_counters_in_a_transaction_of_their_own_are_caught(arena: Arena) -> None:
+def test_counters_in_a_transaction_of_their_own_are_caught(arena: Arena, note: Note) -> None:
     job_id, (claim,) = held(arena, 1)
     arena.keep()
     actors = [Actor("A", lambda: broken.count_outside(claim)), canceller("C", job_id)]
     tally = search(arena, actors, RACES["completion_and_cancel"], first=True)
     assert tally.broken, f"nothing was noticed in {tally.schedules} schedules"
     print(tally.broken[0].story())
+    note.caught("count_outside", f"schedule {tally.schedules} of a completion and cancel")

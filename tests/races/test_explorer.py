@@ -8,6 +8,7 @@ import pytest
 
 from fanin.protocol.steps import Statement, Txn
 from fanin.testing.explorer import Actor, Diverged, Explorer
+from fanin.testing.priorities import Priorities
 from fanin.testing.state import select
 from fanin.testing.stepper import Session, Watcher, once
 from tests.races.arena import Arena
@@ -86,6 +87,37 @@ def test_a_schedule_is_followed_again_and_an_impossible_one_is_refused(arena: Ar
             assert every.replay(run.schedule).steps == run.steps
     with explorer(arena, putting("A", "same", "a"), putting("B", "same")) as every, pytest.raises(Diverged):
         every.replay("ABB")
+
+
+def test_a_seed_draws_the_same_schedule_again_and_seeds_draw_many(arena: Arena) -> None:
+    actors = [putting("A", "a", "one"), putting("B", "one", "b"), putting("C", "c", "two"), putting("D", "two")]
+    with explorer(arena, *actors) as every:
+        first = {run.seed: run for run in every.drawn(range(20))}
+        (again,) = every.drawn([7])
+        plain = [run.schedule for run in every.drawn(range(20), depth=1)]
+    assert (again.schedule, again.steps) == (first[7].schedule, first[7].steps)
+    assert "seed 7" in again.story()
+    assert len({run.schedule for run in first.values()}) > 10
+    assert all(_interruptions(schedule) == 0 for schedule in plain), "nobody falls back, so nobody is interrupted"
+
+
+def test_a_change_of_priority_lets_the_next_one_move() -> None:
+    names, steps = "ABC", 9
+
+    def schedule(choose: Priorities) -> str:
+        made = ""
+        while len(made) < steps:
+            made += choose(made, "".join(name for name in names if made.count(name) < 3))
+        return made
+
+    orders = {schedule(Priorities(seed, names, steps, 1)) for seed in range(50)}
+    assert len(orders) == 6, "without a change everybody runs to its end, in all six orders"
+    for depth in (2, 3):
+        drawn = [schedule(Priorities(seed, names, steps, depth)) for seed in range(200)]
+        assert all(_interruptions(one) <= depth - 1 for one in drawn)
+        assert {_interruptions(one) for one in drawn} == set(range(depth))
+    with pytest.raises(ValueError, match="depth=0: give 1 to 10"):
+        Priorities(1, names, steps, 0)
 
 
 def test_a_held_session_shows_nothing_and_a_cut_one_leaves_nothing(arena: Arena) -> None:
