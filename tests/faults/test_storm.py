@@ -1,4 +1,7 @@
-"""Fifty jobs, while the workers are killed and paused at random moments."""
+"""Fifty jobs at a time, while the workers are killed and paused at random moments.
+
+``FANIN_LONG=1`` kills 500 times; ``FANIN_STORM_SEED`` draws other moments.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ import fanin
 from tests.faults import tasks
 from tests.runtime.rows import execute
 from tests.support import invariants
+from tests.support.figures import record
 
 JOBS = 50
 WORKERS = 4
-FAULTS = 8
-"""So many kills, and so many pauses at least."""
+KILLS, PAUSES = (500, 100) if os.environ.get("FANIN_LONG") == "1" else (8, 8)
+"""At least so many."""
 CALM_SECONDS = 240.0
 """A hang guard, like the time-out of the test: the storm is over when a zombie was refused after enough harm."""
 
@@ -41,6 +45,10 @@ class Fleet:
     leaving: list[subprocess.Popen[bytes]] = field(default_factory=list)
     kills: int = 0
     pauses: int = 0
+
+    @property
+    def did_enough(self) -> bool:
+        return self.kills >= KILLS and self.pauses >= PAUSES
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.faults.tasks", self.url]
@@ -127,14 +135,14 @@ def submit(app: fanin.App, first: int) -> list[fanin.Job]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 if KILLS < 100 else 7200)
 def test_every_job_ends_once_while_workers_are_killed_and_paused(migrated_url: str) -> None:
     """F005, F023, F024, F027, F042, F048: SIGKILL and SIGSTOP past the lease, seeded"""
     seed = int(os.environ.get("FANIN_STORM_SEED", "20240229"))
     app = tasks.use(migrated_url)
     with app, fleet(migrated_url, seed) as workers:
         jobs = submit(app, 0)
-        while min(workers.kills, workers.pauses) < FAULTS or not {"refused", "lease_lost"} <= counted(app).keys():
+        while not workers.did_enough or not {"refused", "lease_lost"} <= counted(app).keys():
             if all(row.ended for row in app.jobs(limit=500)):
                 jobs += submit(app, len(jobs))
             time.sleep(workers.dice.uniform(0.1, 0.4))
@@ -156,8 +164,16 @@ def test_every_job_ends_once_while_workers_are_killed_and_paused(migrated_url: s
         workers.said.seek(0)
         assert workers.said.read().decode() == "", "what the workers logged as an error"
         check_ends(app, jobs)
-        assert "failed" not in counted(app), f"no part had to fail for good: {counted(app)}"
+        said = counted(app)
+        assert "failed" not in said, f"no part had to fail for good: {said}"
+        ((parts,),) = execute(app.store, "SELECT count(*) FROM {part}")
+        database = app.store.dialect
     assert invariants.violations(migrated_url) == []
+    record(
+        "kills", kills={database: workers.kills}, zombies={database: workers.pauses}, jobs={database: len(jobs)},
+        stale_reports_refused={database: said["refused"]}, leases_lost={database: said["lease_lost"]},
+        parts={database: parts}, lost=0, counted_twice=0, seed=str(seed),
+    )  # fmt: skip
 
 
 def check_ends(app: fanin.App, jobs: list[fanin.Job]) -> None:
