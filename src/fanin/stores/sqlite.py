@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ T = TypeVar("T")
 MIN_SQLITE = (3, 51, 3)
 BUSY_SECONDS = 10.0
 TURN_SECONDS = 2.0
+QUEUE_PAUSE_SECONDS = 0.001
+PLACE_PAUSE_SECONDS = 0.0001
 POLL_SECONDS = 0.03
 NETWORK_FILE_SYSTEMS = frozenset(
     [
@@ -347,8 +350,9 @@ class _Turnstile:
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         deadline = time.monotonic() + TURN_SECONDS
-        queued = self._take(self._queue, deadline)
-        placed = self._take(self._place, deadline)
+        # All who queue look equally often: whoever looked more often at first would pass those who wait the longest.
+        queued = self._take(self._queue, deadline, QUEUE_PAUSE_SECONDS, 1.0)
+        placed = self._take(self._place, deadline, PLACE_PAUSE_SECONDS, 1.5)
         if queued:
             fcntl.flock(self._queue, fcntl.LOCK_UN)
         try:
@@ -358,8 +362,7 @@ class _Turnstile:
                 fcntl.flock(self._place, fcntl.LOCK_UN)
 
     @staticmethod
-    def _take(lock: int, deadline: float) -> bool:
-        pause = 0.0001
+    def _take(lock: int, deadline: float, pause: float, growth: float) -> bool:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -367,8 +370,8 @@ class _Turnstile:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return False
-                time.sleep(pause)
-                pause = min(pause * 1.5, 0.002)
+                time.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(pause * growth, 0.002)
 
     def close(self) -> None:
         os.close(self._queue)
