@@ -64,7 +64,7 @@ def test_standard_output_that_nobody_reads_is_closed_for_good() -> None:
     program = (
         "import sys\nfrom fanin.runtime.sinks import open_sink, SinkClosed\nfrom tests.relay.receipts import event\n"
         "sys.stdin.readline()\n"
-        "try:\n    open_sink('-').send([event(1)])\nexcept SinkClosed as closed:\n    sys.exit(7)\n"
+        "try:\n    open_sink('stdout').send([event(1)])\nexcept SinkClosed as closed:\n    sys.exit(7)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -15,6 +15,7 @@ from fanin.cli.options import DEFAULT, Common, option
 from fanin.domain.errors import BadOption
 
 if TYPE_CHECKING:
+    from fanin.cli.relay import Beside
     from fanin.domain.model import Report, Settled
     from fanin.runtime.worker import Worker
 
@@ -34,6 +35,9 @@ def work(
     ] = None,
     until_idle: Annotated[bool, option("End when nothing is left to do in the queues.")] = False,
     name: Annotated[str | None, option("Name of the worker (default: host, process and a random end).")] = None,
+    relay: Annotated[
+        list[str] | None, option("Also deliver events to this receiver, as fanin relay --to does. May be repeated.")
+    ] = None,
     grace: Annotated[str, option("How long running handlers may go on after the first signal (default: 10s).")] = "10s",
     verbose: Annotated[bool, option("Log every part.", "--verbose", "-v")] = False,
     supervised: Annotated[int | None, Parameter(show=False, negative=())] = None,
@@ -45,6 +49,7 @@ def work(
     The module is looked for in the current folder too. Several hosts may run the same line on one database.
     """
     from fanin.cli.load import load_app
+    from fanin.cli.relay import beside_workers
     from fanin.domain.durations import seconds
     from fanin.runtime.task import check_name
 
@@ -68,6 +73,7 @@ def work(
             words = ["-m", "fanin", "work", target, f"--concurrency={concurrency}", f"--grace={grace}"]
             words += [f"--queue={one}" for one in names]
             words += [f"--name={name}-{number}"] if name else []
+            words += [f"--relay={one}" for one in relay or []]
             words += ["--until-idle"] * until_idle + ["--verbose"] * verbose
             words += ["--json"] * common.json + ["--debug"] * common.debug
             return [*words, f"--supervised={life}"]
@@ -82,10 +88,14 @@ def work(
         app, queues=names or None, concurrency=concurrency, name=name, grace=seconds(grace),
         on_part=_log_part(log) if verbose else None,
     )  # fmt: skip
-    return _run(worker, until_idle, supervised, log)
+    beside = beside_workers(app.store, relay) if relay else None
+    try:
+        return _run(worker, until_idle, supervised, log, beside)
+    finally:
+        app.store.close()
 
 
-def _run(worker: Worker, until_idle: bool, supervised: int | None, log: logging.Logger) -> int:
+def _run(worker: Worker, until_idle: bool, supervised: int | None, log: logging.Logger, beside: Beside | None) -> int:
     """The worker in a thread, so that a signal's handler, which runs in this one, never waits for a lock that the code
     it interrupted holds."""
     signals: list[int] = []
@@ -96,6 +106,8 @@ def _run(worker: Worker, until_idle: bool, supervised: int | None, log: logging.
         if len(signals) > 2:
             os._exit(exits.INTERRUPTED)
         worker.stop(now=len(signals) > 1)
+        if beside is not None and not thread.is_alive():  # the workers have ended, it delivers the rest
+            beside.relay.stop()
 
     def run() -> None:
         try:
@@ -115,7 +127,13 @@ def _run(worker: Worker, until_idle: bool, supervised: int | None, log: logging.
     if problems:
         raise problems[0]
     log.info("worker %s ended: %d reports settled, %d refused", worker.name, worker.settled, worker.lost)
-    worker.store.close()
+    if beside is not None:
+        if signals or not until_idle:
+            beside.relay.stop()
+        else:
+            beside.relay.finish()
+        beside.join()
+        log.info("relay %s ended: %s", beside.relay.name, beside.account())
     return exits.INTERRUPTED if len(signals) > 1 else exits.OK
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
+
+from fanin.domain import states
 
 TYPE_PREFIX = "fanin."
 CONTENT_TYPE = "application/json"
@@ -60,6 +63,22 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     def decoded(self) -> JobFinished:
         """The payload. Fields that a newer version has added are left out."""
         return msgspec.json.decode(self.payload, type=PAYLOADS[self.type])
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The JSON schema of a type's payload. Receivers should let other fields pass: a later version may add some."""
+    (found,) = msgspec.json.schema(PAYLOADS[kind])["$defs"].values()
+    properties = dict(found["properties"])
+    properties["version"] = {"const": PAYLOAD_VERSION}
+    properties["status"] = {"enum": list(states.JOB_ENDED)}
+    properties["outcome"] = {"enum": list(states.OUTCOMES)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{TYPE_PREFIX}{kind}.v{PAYLOAD_VERSION}",
+        "type": "object",
+        "properties": properties,
+        "required": found["required"],
+    }
 
 
 class _Version(msgspec.Struct):

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import identity, limits, policy
+from fanin.domain.events import PAYLOAD_VERSION
 from fanin.domain.model import Claim, Report, Settled, Spec, Verdict
 from fanin.domain.policy import Counts, Ending, Policy
 from fanin.protocol.steps import Again, Room, Row, Txn, one
@@ -190,7 +191,7 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
             events.append((successor.id, 1, 1, successor.refused_facts()))
     for job_id, run, seq, facts in events:
         key = identity.finished_key(job_id, run)
-        yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_json({"version": 1, **facts}))
+        yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_json({"version": PAYLOAD_VERSION, **facts}))
     for successor in born:
         yield from successor.create(bucket)
 

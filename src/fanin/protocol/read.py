@@ -130,6 +130,19 @@ def history(bucket: int, job_id: str, limit: int = PAGE_PARTS) -> Txn[list[dict[
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def outgoing(buckets: Iterable[int], status: str | None, limit: int) -> Txn[list[dict[str, Any]]]:
+    """The newest events over all buckets, with what became of them."""
+    names = (
+        "key", "job", "seq", "type", "status", "payload", "at", "due_at", "published_at", "parked_at", "tries", "relay",
+        "error",
+    )  # fmt: skip
+    found: list[dict[str, Any]] = []
+    for bucket in buckets:
+        rows = yield SQL.outgoing(bucket=bucket, status=status, limit=limit)
+        found += [dict(zip(names, row, strict=True)) for row in rows]
+    return sorted(found, key=lambda row: (row["at"], row["key"]), reverse=True)[:limit]
+
+
 def events(bucket: int, job_id: str) -> Txn[Rows]:
     """(event key, seq, type, payload, at, published at) of a job's events."""
     return (yield SQL.events(bucket=bucket, id=job_id))

@@ -84,6 +84,13 @@ WHERE bucket = :bucket AND job_id = :id ORDER BY at, idx, attempt LIMIT :limit;
 SELECT event_key, seq, type, payload, at, published_at FROM fanin.outbox
 WHERE bucket = :bucket AND job_id = :id ORDER BY seq;
 
+-- name: outgoing
+-- The newest events of a bucket, optionally of one state.
+SELECT event_key, job_id, seq, type, status, payload, at, due_at, published_at, parked_at, tries, relay, error
+FROM fanin.outbox WHERE bucket = :bucket AND at > 0 AND (:status::text IS NULL OR status = :status) --pg
+FROM fanin.outbox WHERE bucket = :bucket AND at > 0 AND (:status IS NULL OR status = :status) --lite
+ORDER BY at DESC LIMIT :limit;
+
 -- name: backlog --pg
 -- How many of two kinds of parts of these tasks a queue still has: ready ones, and ones that wait or are held. The
 -- orders are those of the two partial indexes: without them all parts that have ended may be searched.

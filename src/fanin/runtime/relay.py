@@ -63,6 +63,7 @@ class Relay:
         self.poll = poll
         self.on_event = on_event
         self._stopping = threading.Event()
+        self._finishing = threading.Event()
         self._away = 0
         self.published = 0
         self.refused = 0
@@ -73,10 +74,14 @@ class Relay:
         """End after the batch that is under way, whose answers are still stored. From any thread."""
         self._stopping.set()
 
+    def finish(self) -> None:
+        """End when no event is due. From any thread."""
+        self._finishing.set()
+
     def run(self, *, until_idle: bool = False) -> None:
         """Deliver until `stop`; ``until_idle``: until no event is due. A database or a receiver that is away is waited
         for. Raises `SinkClosed` when the receiver is gone for good."""
-        log.info("relay %s: started", self.name)
+        log.info("relay %s delivers events", self.name)
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -87,7 +92,7 @@ class Relay:
                 failures = 0
                 if busy:
                     continue
-                if until_idle and not self._due():
+                if (until_idle or self._finishing.is_set()) and not self._due():
                     return
                 self._stopping.wait(self.poll)
             except Unavailable as problem:

@@ -33,7 +33,7 @@ def open_sink(*urls: str) -> Sink:
 
 
 def _open(url: str) -> Sink:
-    target = Target("stdout:" if url in ("-", "stdout") else url)
+    target = Target("stdout:" if url == "stdout" else url)
     if target.parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}:" for scheme in SCHEMES)
         raise BadOption(f"{target} is no receiver that fanin knows; their URLs begin with {known}")
