@@ -80,11 +80,11 @@ class Feed:
     def _open(self) -> Txn[None]:
         yield from submit.open_job(self._new)
         row = yield from read.job(self._new.bucket, self._new.id)
-        self._sealed = row is not None and row.status != "open"
+        self._sealed = row is not None and row.request_hash is not None
         if row is not None and not self._sealed and _rules(row) != _rules(self._new):
             raise KeyConflict(
-                f"the key {row.key!r} stands for an open job of another task or other options: choose another key, or "
-                "ask for the same"
+                f"the key {row.key!r} stands for a streamed job of another task or other options: choose another key, "
+                "or ask for the same"
             )
 
     def add(self, payload: str) -> TxnFactory[int] | None:
@@ -108,11 +108,12 @@ class Feed:
         try:
             return (yield from submit.append(self._new.bucket, self._new.id, first, chunk, self._new.delay))
         except NotAllowedNow:
-            raise Again(self._late) from None  # nothing of the chunk may stay
+            raise Again(lambda: self._late(first, chunk)) from None  # nothing of the chunk may stay
 
-    def _late(self) -> Txn[int]:
+    def _late(self, first: int, chunk: list[str]) -> Txn[int]:
         """The job takes no more parts: it has ended early, or the same request made elsewhere has sealed it."""
         row = yield from read.job(self._new.bucket, self._new.id)
+        yield from submit.compare(self._new.bucket, self._new.id, self._new.key, first, chunk)
         self._sealed = True
         self.ended = row is not None and row.request_hash is None
         return 0

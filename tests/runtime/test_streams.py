@@ -51,6 +51,9 @@ def test_a_stream_whose_job_ends_early_gives_the_job(app: fanin.App, work: Any, 
 
     job = app.map(work, items(), key="k", stream=True, quorum=1)
     assert (job.status, job.progress().total) == (status, 2)
+    assert app.map(work, range(9), key="k", stream=True, quorum=1) == job
+    with pytest.raises(fanin.KeyConflict, match="another payload"):
+        app.map(work, range(1, 9), key="k", stream=True, quorum=1)
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -69,9 +72,8 @@ def test_a_stream_that_another_has_sealed_meanwhile_is_the_same_request_or_a_con
             app.map(work, items(), key="k", stream=True)
 
 
-@pytest.mark.parametrize("redriven", [False, True])
 def test_a_job_that_ended_before_all_of_its_parts_had_come_is_not_taken_for_the_whole(
-    app: fanin.App, work: Any, redriven: bool
+    app: fanin.App, work: Any
 ) -> None:
     def items() -> Iterator[int]:
         yield from range(2)
@@ -81,9 +83,15 @@ def test_a_job_that_ended_before_all_of_its_parts_had_come_is_not_taken_for_the_
         app.map(work, items(), key="k", stream=True)
     job = app.job("k")
     job.cancel()
-    if redriven:
-        assert job.redrive() == 2
-        assert job.wait(60, run=True).status == "completed"
+    assert app.map(work, range(5), key="k", stream=True) == job, "the same request, as far as it came"
+    with pytest.raises(fanin.KeyConflict, match="another payload"):
+        app.map(work, range(1, 5), key="k", stream=True)
+    with pytest.raises(fanin.KeyConflict, match="other options"):
+        app.map(work, range(5), key="k", stream=True, attempts=7)
+    with pytest.raises(fanin.KeyConflict, match="before all of its parts had come"):
+        app.map(work, range(5), key="k")
+    assert job.redrive() == 2
+    assert job.wait(60, run=True).status == "completed"
     for stream in (True, False):
         with pytest.raises(fanin.KeyConflict, match="before all of its parts had come"):
             app.map(work, range(5), key="k", stream=stream)

@@ -88,13 +88,7 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: flo
     )
     fresh = yield from _insert_chunk(job, turn, first, payloads)
     if len(fresh) < len(payloads):
-        past = first + len(payloads)
-        for idx, payload in (yield SQL.standing_parts(bucket=bucket, job_id=job_id, first=first, past=past)):
-            if payload != payloads[idx - first]:
-                raise KeyConflict(
-                    f"part {idx} of the open job {key or job_id} stands with another payload: say the same items "
-                    "again, or choose another key"
-                )
+        yield from compare(bucket, job_id, key, first, payloads)
     counts: dict[int, int] = {}
     for (stripe,) in fresh:
         counts[stripe] = counts.get(stripe, 0) + 1
@@ -104,6 +98,17 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: flo
             raise NotAllowedNow(f"job {job_id} was sealed or closed meanwhile: these parts were not added")
         yield SQL.ring(queue=queue)
     return len(fresh)
+
+
+def compare(bucket: int, job_id: str, key: str | None, first: int, payloads: list[str]) -> Txn[None]:
+    """Raise `KeyConflict` if one of the parts ``first``, ``first+1``, … stands with another payload."""
+    past = first + len(payloads)
+    for idx, payload in (yield SQL.standing_parts(bucket=bucket, job_id=job_id, first=first, past=past)):
+        if payload != payloads[idx - first]:
+            raise KeyConflict(
+                f"part {idx} of the open job {key or job_id} stands with another payload: say the same items "
+                "again, or choose another key"
+            )
 
 
 def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_deadline: bool) -> Txn[bool]:
@@ -195,14 +200,14 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
 
 
 def _same_request(job: NewJob, existing: Rows, wanted: str) -> None:
-    _, old_hash, status, _ = one(existing)
+    _, old_hash, status, planned = one(existing)
     if status == "open" and wanted != "open":
         raise NotAllowedNow(
             f"the job of {job.key or job.id!r} is still being streamed, or its creator died meanwhile: make the same "
             "call with stream=True to finish it, or cancel it"
         )
     if status != "open":
-        if old_hash is None:
+        if old_hash is None and (wanted != "open" or planned is not None):  # planned by a redrive, with what had come
             raise KeyConflict(
                 f"the job of {job.key or job.id!r} ended before all of its parts had come, so it is not what is asked "
                 "for now: choose another key"
