@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanin.domain import identity
 from fanin.domain.model import Claim
 from fanin.protocol import finish
 from fanin.protocol.steps import Query, Statement, Txn
@@ -28,7 +27,7 @@ def finish_part(claim: Claim) -> Statement:
     )  # fmt: skip
 
 
-def end_job(job_id: str, event_key: str) -> Txn[None]:
+def end_job(job_id: str) -> Txn[None]:
     """What whoever believes to be the last one does, without asking the row again."""
     yield ask(
         "end_job",
@@ -40,10 +39,11 @@ def end_job(job_id: str, event_key: str) -> Txn[None]:
     )  # fmt: skip
     yield ask(
         "announce",
-        "INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at) SELECT 0, :event_key, :job_id, "
-        "j.events, 'job.finished', '{\"succeeded\": 0, \"failed\": 0, \"abandoned\": 0, \"outcome\": \"all_ok\"}', "
+        "INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at) "
+        "SELECT 0, 'job/' || j.id || '/finished/' || j.events, j.id, j.events, 'job.finished', "
+        "'{\"succeeded\": 0, \"failed\": 0, \"abandoned\": 0, \"outcome\": \"all_ok\"}', "
         "fanin.clock() FROM fanin.job AS j WHERE j.bucket = 0 AND j.id = :job_id",
-        job_id=job_id, event_key=event_key,
+        job_id=job_id,
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def read_modify_write(claim: Claim) -> Txn[str]:
     )  # fmt: skip
     if remaining - 1 > 0:
         return "OK"
-    yield from end_job(claim.job_id, identity.finished_key(claim.job_id, 1))
+    yield from end_job(claim.job_id)
     return "LAST"
 
 
@@ -87,7 +87,7 @@ def check_then_act(claim: Claim) -> Script:
     yield contribute
     if not (yield check):
         return "OK"
-    yield lambda: end_job(claim.job_id, f"{identity.finished_key(claim.job_id, 1)}/by/{claim.idx}")
+    yield lambda: end_job(claim.job_id)
     return "LAST"
 
 
@@ -104,7 +104,7 @@ def check_in_the_transaction(claim: Claim) -> Txn[str]:
     )  # fmt: skip
     if live > 0:
         return "OK"
-    yield from end_job(claim.job_id, identity.finished_key(claim.job_id, 1))
+    yield from end_job(claim.job_id)
     return "LAST"
 
 
