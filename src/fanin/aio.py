@@ -85,7 +85,8 @@ class AsyncApp:
     def _runner(self) -> Runner:
         if self._made is None:
             if self.store.dialect == "pg":
-                from fanin.stores.postgres import AsyncPostgres, PostgresStore
+                from fanin.stores.pg_async import AsyncPostgres
+                from fanin.stores.postgres import PostgresStore
 
                 assert isinstance(self.store, PostgresStore)
                 self._made = AsyncPostgres(self.store)

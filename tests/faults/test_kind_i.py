@@ -17,7 +17,7 @@ from fanin.protocol import lease
 from fanin.protocol.steps import Query
 from fanin.stores import open_store
 from fanin.stores.base import Store
-from fanin.stores.postgres import AsyncPostgres
+from fanin.stores.pg_async import AsyncPostgres
 from tests.protocol.helpers import Clock, claim, done, make, say, settle
 from tests.runtime.working import Renewals, until, working
 from tests.support.postgres import Server

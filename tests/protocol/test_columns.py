@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanin.stores.postgres import ColumnDumper
+from fanin.stores.pg_columns import ColumnDumper
 from tests.support.postgres import Server
 
 TEXTS = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)

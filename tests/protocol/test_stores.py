@@ -25,9 +25,10 @@ from fanin.domain.errors import (
 )
 from fanin.protocol import finish, read
 from fanin.protocol.steps import Again, Query, Rows, Txn, TxnFactory
-from fanin.stores import base, default_url, migrate, open_store, postgres, sqlite
+from fanin.stores import base, default_url, migrate, open_store, pg_errors, pg_target, postgres, sqlite
 from fanin.stores.base import Store
-from fanin.stores.postgres import AsyncPostgres, PostgresStore
+from fanin.stores.pg_async import AsyncPostgres
+from fanin.stores.postgres import PostgresStore
 from tests.protocol.helpers import (
     THEN,
     claim,
@@ -219,16 +220,16 @@ def test_a_file_in_no_folder_and_a_file_that_is_no_database_are_refused(tmp_path
 
 
 def test_a_commit_that_answers_rollback_is_no_commit(pg_server: Server) -> None:
-    postgres.check_commit("COMMIT")
+    pg_errors.check_commit("COMMIT")
     for tag in ("ROLLBACK", None):
         with pytest.raises(Unavailable, match=f"answered COMMIT with {tag}"):
-            postgres.check_commit(tag)
+            pg_errors.check_commit(tag)
     with psycopg.connect(pg_server.url(), autocommit=True) as connection:
         connection.execute("BEGIN")
         with pytest.raises(psycopg.Error):
             connection.execute("SELECT 1/0")
         with pytest.raises(Unavailable):
-            postgres.check_commit(connection.execute("COMMIT").statusmessage)
+            pg_errors.check_commit(connection.execute("COMMIT").statusmessage)
 
 
 def test_a_commit_of_a_transaction_that_failed_unseen_is_tried_again(
@@ -238,7 +239,7 @@ def test_a_commit_of_a_transaction_that_failed_unseen_is_tried_again(
 
     def factory() -> Txn[str]:
         tries.append(1)
-        yield statement("UPDATE fanin.job SET reason = 'written'")
+        list((yield statement("UPDATE fanin.job SET reason = 'written'")))  # looked at, so the wire is free
         if len(tries) == 1:
             with pytest.raises(psycopg.Error):  # an error that somebody swallows on the way
                 connections[-1].execute("SELECT 1/0")
@@ -261,9 +262,9 @@ def test_a_commit_of_a_transaction_that_failed_unseen_is_tried_again(
 
 
 def test_a_standby_is_refused(own_pg: Callable[..., Server]) -> None:
-    postgres.check_primary(False, "postgresql://h/d")
+    pg_errors.check_primary(False, "postgresql://h/d")
     with pytest.raises(UnsafeStore, match="h/d is a standby: decisions can only be made on the primary"):
-        postgres.check_primary(True, "postgresql://user:secret@h/d")
+        pg_errors.check_primary(True, "postgresql://user:secret@h/d")
     server = own_pg()
     server.stop()
     signal = server.data / "standby.signal"
@@ -275,7 +276,7 @@ def test_a_standby_is_refused(own_pg: Callable[..., Server]) -> None:
 
 
 def test_an_old_postgresql_is_refused() -> None:
-    target = postgres.Target("postgresql://h/d")
+    target = pg_target.Target("postgresql://h/d")
     old: Any = SimpleNamespace(
         prepare_threshold=5,
         adapters=AdaptersMap(psycopg.adapters),

@@ -219,7 +219,7 @@ def test_the_log_lines_in_operating_are_said_by_the_code() -> None:
 
 
 def test_every_parameter_of_a_postgresql_url_is_described() -> None:
-    code = (ROOT / "src/fanin/stores/postgres.py").read_text("utf-8")
+    code = (ROOT / "src/fanin/stores/pg_target.py").read_text("utf-8")
     parameters = set(re.findall(r'query\.pop\("(fanin_\w+)"', code)) | set(re.findall(r'"(FANIN_[A-Z_]+)"', code))
     assert parameters
     assert [name for name in parameters if name not in read("docs/operating.md")] == []

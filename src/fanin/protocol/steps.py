@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 Row = tuple[Any, ...]
-Rows = list[Row]
+Rows = Sequence[Row]
 T = TypeVar("T")
 Txn = Generator["Statement", Rows, T]
 TxnFactory = Callable[[], Txn[T]]

@@ -56,7 +56,7 @@ class Snapshot:
 
 def dump(store: Store) -> dict[str, Rows]:
     """All rows of all tables at one moment, without the columns that say nothing about the state."""
-    found: dict[str, Rows] = {table: [] for table in TABLES}
+    found: dict[str, list[Row]] = {table: [] for table in TABLES}
     if store.dialect == "pg":  # one statement is one snapshot, whatever commits meanwhile
         arms = [f"SELECT '{table}' AS name, row_to_json(t)::text AS row FROM fanin.{table} AS t" for table in TABLES]
         for line in select(store, " UNION ALL ".join(arms)):
