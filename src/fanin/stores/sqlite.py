@@ -32,6 +32,7 @@ from fanin.domain.errors import (
 from fanin.protocol.steps import Rows, Statement, Txn, TxnFactory
 from fanin.stores import migrate
 from fanin.stores.base import Bell, Store, again, drive, retry
+from fanin.stores.sqlite_bell import SqliteBell
 
 T = TypeVar("T")
 
@@ -40,7 +41,6 @@ BUSY_SECONDS = 10.0
 TURN_SECONDS = 2.0
 QUEUE_PAUSE_SECONDS = 0.001
 PLACE_PAUSE_SECONDS = 0.0001
-POLL_SECONDS = 0.03
 NETWORK_FILE_SYSTEMS = frozenset(
     [
         "nfs",
@@ -300,38 +300,6 @@ def _identity(path: str) -> tuple[int, int] | None:
 def execute(connection: apsw.Connection, statement: Statement) -> Rows:
     # Every RETURNING row is fetched before the next statement, and so before COMMIT.
     return connection.execute(statement.query.for_sqlite(), statement.sqlite_values()).fetchall()
-
-
-class SqliteBell(Bell):
-    """Watches ``data_version``, which changes when another connection has committed: a few microseconds a look."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._rung = threading.Event()
-        self._connection = store.connect()
-        self._seen = self._version()
-
-    def wait(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if self._rung.wait(min(POLL_SECONDS, left)):
-                self._rung.clear()
-                return True
-            if (version := self._version()) != self._seen:
-                self._seen = version
-                return True
-        return False
-
-    def ring(self) -> None:
-        self._rung.set()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _version(self) -> int:
-        try:
-            return int(self._connection.pragma("data_version"))
-        except apsw.Error:
-            return -1  # looking is only a hint; the worker's own transaction reports what is wrong
 
 
 class _Turnstile:
