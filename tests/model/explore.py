@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fanin.domain.errors import NotAllowedNow
-from fanin.domain.model import Claim, Report
+from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import close, finish, lease, redrive
-from fanin.protocol.steps import Again, Rows, TxnFactory
+from fanin.protocol.exchange import Exchanged, exchange
+from fanin.protocol.steps import Again, Rows, Txn, TxnFactory
 from tests.model.world import (
     ALLOWED,
     ATTEMPT,
@@ -94,6 +95,27 @@ def settle(verb: str = "succeed", at: int = 0) -> Op:
         return lambda: finish.settle(0, reports, "w")
 
     return Op(verb, factory)
+
+
+def exchanged(at: int = 0) -> Op:
+    """Report success as a worker does, which expects to be heard. Nothing more is claimed."""
+
+    def factory(memory: Memory) -> TxnFactory[Any] | None:
+        claims: list[Claim] = memory[at]
+        if not claims:
+            return None
+        reports = [Report(c, "succeed", f'"{c.claim_id}"') for c in claims]
+        return lambda: _answers(exchange(0, reports, ["q"], {"t": 60.0}, 0, "x", "w"))
+
+    return Op("exchange", factory)
+
+
+def _answers(txn: Txn[Exchanged]) -> Txn[list[Settled]]:
+    try:
+        return (yield from txn)[0]
+    except Again as again:
+        replacement = again.factory
+        raise Again(lambda: _answers(replacement())) from None
 
 
 def renew(at: int = 0) -> Op:

@@ -12,6 +12,7 @@ from tests.model.explore import (
     GIVE_UP,
     Scenario,
     claim,
+    exchanged,
     explore,
     reap,
     redriven,
@@ -84,6 +85,20 @@ SCENARIOS = [
     Scenario("too many failures", world(3, 2, ONE_OF_TWO), [[claim(n), settle("fail")] for n in "abc"]),
     Scenario("quorum", world(2, 2, QUORUM), [[claim("a"), settle()], [claim("b"), settle()]], crashes=1),
     Scenario("no quorum", world(2, 2, QUORUM), [[claim("a"), settle("fail")], [claim("b"), settle("fail")]]),
+    *(
+        Scenario(f"{title}, expected", rows, scripts)
+        for title, rows, scripts in [
+            ("two last parts at once", world(), [[claim("a"), exchanged()], [claim("b"), exchanged()]]),
+            ("three parts, two stripes", world(3, 2), [[claim(n), exchanged()] for n in "abc"]),
+            ("a report said twice", world(1), [[claim("a"), exchanged(), exchanged()]]),
+            ("a zombie succeeds", world(1), [[claim("a"), exchanged()], [wake(0), claim("b"), exchanged()]]),
+            ("a zombie among others", world(3, 1), [[claim("a"), exchanged()], [wake(0), claim("b"), exchanged()]]),
+            ("cancel", world(2, 2), [[claim("a"), exchanged()], [claim("b"), exchanged()], [CANCEL, sweep(0)]]),
+            ("quorum", world(2, 2, QUORUM), [[claim("a"), exchanged()], [claim("b"), exchanged()]]),
+            ("beside a failure", world(2, 2), [[claim("a"), exchanged()], [claim("b"), settle("fail")]]),
+            ("redrive", world(1, attempts=1), [[claim("a"), settle("fail"), exchanged()], [redriven(), claim("b")]]),
+        ]
+    ),
     Scenario("sweep and redrive", world(), [[claim("a"), settle()], [CANCEL, sweep(0)], [redriven()]]),
     Scenario("redrive twice", world(2, 2, ended=True), [[redriven()], [redriven()]], crashes=1),
     Scenario(
@@ -103,6 +118,7 @@ SCENARIOS = [
 
 BROKEN = [
     "settle.status", "settle.attempt+settle.claim", "settle.claim+redrive.attempt", "count.closed", "count.judged",
+    "expected.closed", "expected.judged", "expected.left",
     "stripes.status+count.closed", "end.status+close.status", "judge.lock", "close.lock", "close.stripes",
     "close.status", "sweep.closed", "sweep.lock", "sweep.live", "reap.status", "reap.attempt", "wake.allowance",
     "redrive.status", "redrive.lock", "redrive.attempt", "redrive.allowance", "redrive.open", "redrive.run",

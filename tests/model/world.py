@@ -117,7 +117,7 @@ class Rules:
             if not ready or key in view.others or (stripe[CLOSED] and stripe[LEFT] > 0):
                 continue
             view.put(key, but(row, _0="running", _1=False, _2=row[ATTEMPT] + 1, _4=v["claim_id"]))
-            return [(JOB, key[1], "t", row[ATTEMPT] + 1, row[ALLOWED], "[]", None)]
+            return [(JOB, key[1], "t", row[ATTEMPT] + 1, row[ALLOWED], "[]", None, row[STRIPE])]
         return []
 
     def lease_wake_parts(self, view: View, v: dict[str, Any], _: Any) -> Rows:
@@ -232,6 +232,21 @@ class Rules:
 
     def finish_judged(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return [('"quorum"' in view.job()[POLICY],)]
+
+    def success_count_expected(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        key = ("stripe", v["stripe"])
+        row = view.stripe(v["stripe"])
+        left = row[LEFT] - v["succeeded"]
+        if not self.holds("expected.closed", not row[CLOSED]):
+            return []
+        if not self.holds("expected.judged", '"quorum"' not in view.job()[POLICY]):
+            return []
+        if not self.holds("expected.left", left >= 0):
+            return []
+        if left < 0:
+            raise Broken("remaining would be negative")
+        view.put(key, but(row, _0=left, _1=row[OK] + v["succeeded"]))
+        return [(left, row[SEALED])]
 
     def finish_count_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.job()

@@ -13,7 +13,7 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, redrive, submit
+from fanin.protocol import close, finish, lease, redrive, submit, success
 from fanin.protocol.steps import Rows, Statement, Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
@@ -109,6 +109,10 @@ def counts_down(job_id: str) -> Statement:
     return finish.SQL.count_down(bucket=0, job_id=job_id, stripe=0, succeeded=1, failed=0, locked=False)
 
 
+def expects(succeeded: int) -> Callable[[str], Statement]:
+    return lambda job_id: success.SQL.count_expected(bucket=0, job_id=job_id, stripe=0, succeeded=succeeded)
+
+
 def ends(job_id: str) -> Statement:
     return finish.SQL.end_job(
         bucket=0, job_id=job_id, status="failed", outcome="gave_up", reason=None, succeeded=0, failed=0, abandoned=0
@@ -144,6 +148,9 @@ CASES: dict[str, tuple[Callable[[Store], str], Callable[[str], Statement]]] = {
     "the start of an ended job": (completed, seals_the_job),
     "a count in a closed stripe": (cancelled, counts_down),
     "a count in a stripe whose successes are judged": (judged, counts_down),
+    "an expected count in a closed stripe": (cancelled, expects(1)),
+    "an expected count in a stripe whose successes are judged": (judged, expects(1)),
+    "an expected count of more parts than are left": (running, expects(2)),
     "no stripe of an ended job": (
         completed,
         lambda job_id: finish.SQL.count_stripes(bucket=0, job_id=job_id, emptied=0),

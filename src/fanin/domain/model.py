@@ -33,6 +33,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     ``attempt`` is the fencing number (grows by one per claim, never falls); ``claim_id`` is random per claim and
     makes the token unique even where the database itself goes back in time. ``alone``: the attempt before lost its
     worker and this is the last one, so it should be run with no other beside it, in case the part kills its workers.
+    ``stripe`` is the counter that the part is counted on.
     """
 
     bucket: int
@@ -45,6 +46,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     payload: str
     checkpoint: str | None = None
     alone: bool = False
+    stripe: int = 0
 
     @property
     def key(self) -> tuple[str, int]:

@@ -1,15 +1,17 @@
 """A worker's one transaction: settle what is done, then claim what comes next. One commit instead of two.
 
-The settlement comes first (parts, stripes, jobs, inserts). The claim comes last: it skips what is locked, so it never
-waits while it holds the rows of the settlement.
+The settlement comes first (parts, stripes), then the claim: it skips what is locked, so it never waits while it holds
+the rows of the settlement. A batch of successes is expected to be heard, as it nearly always is: its writes, its counts
+and the claim are all sent before the first answer is looked at, in one journey to the database. An answer that is not
+the expected one rolls everything back, and the batch is settled step by step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fanin.domain.model import Claim, Report, Settled
-from fanin.protocol import finish, lease
+from fanin.domain.model import Claim, Report, Settled, Verdict
+from fanin.protocol import finish, lease, success
 from fanin.protocol.steps import Again, Txn, TxnFactory
 
 Exchanged = tuple[list[Settled], list[Claim]]
@@ -29,13 +31,27 @@ def exchange(
     def settling() -> Txn[list[Settled]]:
         return (yield from finish.settle(bucket, reports, worker)) if reports else []
 
-    def claiming() -> Txn[list[Claim]]:
+    def claiming(taken: int = 0) -> Txn[list[Claim]]:
         claims: list[Claim] = []
         for queue in queues:
-            claims += yield from lease.claim(bucket, queue, leases, room - len(claims), claim_id, worker)
+            claims += yield from lease.claim(bucket, queue, leases, room - taken - len(claims), claim_id, worker)
         return claims
 
-    return (yield from _both(settling, claiming))
+    if not reports or any(report.verb != "succeed" for report in reports):
+        return (yield from _both(settling, claiming))
+
+    expected = yield from success.expect(bucket, reports)
+    claims = yield from claiming()
+    if not expected.came:
+        raise Again(lambda: _both(settling, claiming))
+    ended = yield from success.end(bucket, expected)
+    if ended:  # their successors have just come
+        claims += yield from claiming(len(claims))
+    answers = [
+        Settled(Verdict.LAST if report.claim.job_id in ended else Verdict.OK, "succeeded", report.claim.attempt)
+        for report in reports
+    ]
+    return answers, claims
 
 
 def _both(settling: TxnFactory[list[Settled]], claiming: TxnFactory[list[Claim]]) -> Txn[Exchanged]:

@@ -20,7 +20,7 @@ from fanin.domain import identity, limits, policy
 from fanin.domain.events import PAYLOAD_VERSION
 from fanin.domain.model import Claim, Report, Settled, Spec, Verdict
 from fanin.domain.policy import Counts, Ending, Policy
-from fanin.protocol.steps import Again, Room, Row, Txn, one
+from fanin.protocol.steps import Again, Room, Row, Rows, Txn, one
 
 SQL = Room("finish")
 
@@ -54,13 +54,13 @@ def settle(
     heard: dict[Token, int] = {}
     for n, report in enumerate(reports):
         if report.claim.job_id not in closed:
-            heard.setdefault(_token(report.claim), n)
+            heard.setdefault(token_of(report.claim), n)
 
     answers: dict[int, Settled] = {}
     ended: list[Change] = []
     log: list[Row] = []
-    rows = [_part_row(reports[heard[token]]) for token in sorted(heard)]
-    changed = (yield SQL.settle_parts(bucket=bucket, rows=rows)) if rows else []
+    rows = [part_row(reports[heard[token]]) for token in sorted(heard)]
+    changed = (yield from write(bucket, rows)) if rows else []
     for job_id, idx, attempt, claim_id, stripe, status in changed:
         n = heard[job_id, idx, attempt, claim_id]
         answers[n] = Settled(Verdict.OK, status, reports[n].claim.attempt)
@@ -88,6 +88,11 @@ def settle(
         log.sort(key=lambda row: row[:4])  # two batches may write down the same refusals: in one order
         yield SQL.log_attempts(bucket=bucket, rows=log)
     return [answers[n] for n in range(len(reports))]
+
+
+def write(bucket: int, rows: Sequence[Row]) -> Txn[Rows]:
+    """The guarded write of a batch: ``rows`` of `part_row`, sorted. A row comes back for each report that was heard."""
+    return (yield SQL.settle_parts(bucket=bucket, rows=rows))
 
 
 def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[str] = frozenset()) -> Txn[int]:
@@ -152,13 +157,20 @@ def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
 
     for job_id in sorted(early):
         yield SQL.close_stripes(bucket=bucket, job_id=job_id)
-    endings = dict(early)
-    for job_id in sorted(job_id for job_id, n in emptied.items() if n and job_id not in early):
+    natural = yield from emptied_jobs(bucket, {job_id: n for job_id, n in emptied.items() if job_id not in early})
+    endings = {**early, **natural}
+    yield from end(bucket, endings)
+    return Counted(ended=frozenset(endings))
+
+
+def emptied_jobs(bucket: int, emptied: dict[str, int]) -> Txn[dict[str, tuple[Ending, Counts]]]:
+    """Take so many stripes that have just become empty off their jobs. How the jobs end that have none left."""
+    endings: dict[str, tuple[Ending, Counts]] = {}
+    for job_id in sorted(job_id for job_id, n in emptied.items() if n):
         ((open_stripes,),) = yield SQL.count_stripes(bucket=bucket, job_id=job_id, emptied=emptied[job_id])
         if open_stripes == 0:
             endings[job_id] = yield from _natural(bucket, job_id)
-    yield from end(bucket, endings)
-    return Counted(ended=frozenset(endings))
+    return endings
 
 
 def end_emptied(bucket: int, job_id: str) -> Txn[None]:
@@ -291,14 +303,14 @@ def _verdict(verb: str, status: str, same: bool) -> Verdict:
     return Verdict.REPLAY if status in said else Verdict.LOST
 
 
-def _token(claim: Claim) -> Token:
+def token_of(claim: Claim) -> Token:
     return (claim.job_id, claim.idx, claim.attempt, claim.claim_id)
 
 
-def _part_row(report: Report) -> Row:
+def part_row(report: Report) -> Row:
     # A float in each row (a column of mixed numbers is no array), and no NaN: that moment would never come.
     delay = min(float(report.delay), limits.DELAY_SECONDS_MAX) if report.delay > 0 else 0.0
-    return (*_token(report.claim), report.verb, report.result, delay)
+    return (*token_of(report.claim), report.verb, report.result, delay)
 
 
 def _log_row(report: Report, status: str, worker: str | None) -> Row:

@@ -46,8 +46,8 @@ def claim(
     last = sorted((row[0], row[1], row[3] - 1) for row in rows if row[3] == row[4] and row[3] > 1)
     lost = set((yield SQL.lost_before(bucket=bucket, rows=last))) if last else set()
     claims = [
-        Claim(bucket, job_id, idx, task, attempt, claim_id, allowed, payload, checkpoint, (job_id, idx) in lost)
-        for job_id, idx, task, attempt, allowed, payload, checkpoint in rows
+        Claim(bucket, job_id, idx, task, attempt, claim_id, allowed, payload, checkpoint, (job_id, idx) in lost, stripe)
+        for job_id, idx, task, attempt, allowed, payload, checkpoint, stripe in rows
     ]
     claims.sort(key=lambda c: c.key)
     return claims

@@ -27,7 +27,7 @@ UPDATE fanin.part AS p SET status = 'running', ready = false, attempt = p.attemp
     due_at = fanin.clock() + (:leases::double precision[])[array_position(:tasks::text[], p.task)]
 FROM next AS n
 WHERE p.ctid = n.place AND p.ready AND p.attempt < p.attempts_allowed
-RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint;
+RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint, p.stripe;
 
 -- name: claim_parts --lite
 -- The next parts of a queue, in the order of priority and turn.
@@ -45,7 +45,7 @@ UPDATE fanin.part AS p SET status = 'running', ready = false, attempt = p.attemp
         WHERE t.value = p.task)
 FROM next AS n
 WHERE p.bucket = n.bucket AND p.job_id = n.job_id AND p.idx = n.idx AND p.attempt < p.attempts_allowed
-RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint;
+RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint, p.stripe;
 
 -- name: lost_before
 -- rows: job_id, idx, attempt
