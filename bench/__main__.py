@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ TABLE_REPEAT, FULL_REPEAT = 3, 5
 
 def main() -> int:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and workers are stopped
     try:
         return _answer(options)
     except LookupError as problem:
@@ -57,7 +59,7 @@ def _full(options: argparse.Namespace) -> None:
     with databases(options.database) as found:
         for stage in wanted:
             begun = time.monotonic()
-            about = machine.describe(found, extent.repeat)
+            about = machine.describe(found, extent)
             measured = stage.rows(found, extent)
             for row in results.write(options.results, stage.name, _after(about, measured)):
                 print(f"{time.monotonic() - begun:7.0f} s  {tables.line(row)}", flush=True)

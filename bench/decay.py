@@ -12,7 +12,7 @@ from bench.summary import Row, median
 
 
 def rows(database: Database, total: int, step: int) -> Iterator[Row]:
-    """One row: the speed of the first and the last fifth of the jobs, and what has piled up. ``jobs`` has each job."""
+    """One row: the speed of the first and the last fifth of the jobs, and what has piled up; ``series`` has all."""
     jobs: list[Row] = []
     with database.fresh() as url:
         with workers(url, Setting(step, workers=2)):
@@ -40,5 +40,5 @@ def rows(database: Database, total: int, step: int) -> Iterator[Row]:
         "kind": "decay", "database": database.name, "parts": total, "step": step,
         "first_parts_per_second": first, "last_parts_per_second": last, "kept": last / first,
         "dead_rows": left.dead, "vacuums": left.vacuums,
-        "stored_bytes_per_part": left.bytes / left.parts, "jobs": jobs,
+        "stored_bytes_per_part": left.bytes / left.parts, "series": jobs,
     }  # fmt: skip

@@ -13,15 +13,17 @@ import apsw
 
 from bench.databases import Database
 from bench.peers import redis_server
+from bench.stages import Extent
 from bench.summary import Row
 
 
-def describe(found: list[Database], repeat: int) -> Row:
+def describe(found: list[Database], extent: Extent) -> Row:
     """One row. What a system does not tell is None."""
     return {
         "kind": "machine",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "repeat": repeat,
+        "repeat": extent.repeat,
+        "most": extent.most,
         "processor": _first("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count(),
         "memory_gigabytes": _memory(),

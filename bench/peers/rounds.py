@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,8 @@ def rows(found: list[Database], peers: list[Peer], repeat: int, most: int | None
         except Missing as problem:
             reasons[peer.name] = str(problem)
     with redis_server.redis() as redis:
-        for _ in range(repeat):
+        for number in range(repeat):
+            print(f"round {number + 1} of {repeat}", file=sys.stderr, flush=True)
             for database in found:
                 for n in sizes:
                     own[database.name, n].append(end_to_end.measure(database, Setting(n, WORKERS)))
@@ -86,15 +88,9 @@ def _measure(peer: Peer, parts: int, found: list[Database], redis: str | None) -
     with _place(peer, found, redis) as url:
         command = [str(program), str(SCRIPTS / f"{peer.script}.py"), "--parts", str(parts), "--workers", str(WORKERS)]
         environment = {**os.environ, **peer.environment, "FANIN_PEER_URL": url, "PYTHONWARNINGS": "ignore"}
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS, cwd=SCRIPTS
-            )
-        except subprocess.TimeoutExpired:
-            raise Missing(f"it was not done after {LONGEST_SECONDS} s") from None
-    said = done.stdout.splitlines()
-    if done.returncode or not said:
-        raise Missing(f"its run ended with {done.returncode}: {(done.stderr.splitlines() or ['nothing said'])[-1]}")
+        status, said, complaints = _run(command, environment)
+    if status or not said:
+        raise Missing(f"its run ended with {status}: {(complaints or ['nothing said'])[-1]}")
     outcome: dict[str, Any] = json.loads(said[-1])
     return {
         **outcome,
@@ -102,6 +98,22 @@ def _measure(peer: Peer, parts: int, found: list[Database], redis: str | None) -
         "version": environments.version(peer, program),
         "wrong": _fault(outcome, parts),
     }
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str], list[str]]:
+    """Exit status and lines of a script. It is asked to stop rather than killed, for it has workers to stop."""
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=SCRIPTS
+    )
+    try:
+        said, complaints = process.communicate(timeout=LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"it was not done after {LONGEST_SECONDS:g} s") from None
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
+    return process.returncode, said.splitlines(), complaints.splitlines()
 
 
 def _fault(outcome: dict[str, Any], parts: int) -> str | None:

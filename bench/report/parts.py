@@ -150,11 +150,16 @@ def _peers(rows: list[Row]) -> str:
     return md.table(columns, shown)
 
 
+def plain(row: Row) -> str:
+    """The library's name, without what the column of the store says."""
+    return str(row["peer"]).partition(" (")[0]
+
+
 def _name(row: Row) -> str:
     if row["own"]:
         return "**fanin**"
     known = row.get("version")
-    return str(row["peer"]) if not known or known.startswith("Python") else f"{row['peer']} {known}"
+    return plain(row) if not known or known.startswith("Python") else f"{plain(row)} {known}"
 
 
 def _missing(rows: list[Row]) -> str:
@@ -183,10 +188,12 @@ def _machine(rows: list[Row]) -> str:
         **last["packages"],
     }  # fmt: skip
     named = ", ".join(f"{name} {known}" for name, known in versions.items() if known)
+    trials = ", ".join(f"{row['stage']} ({row['most']})" for row in about if row["most"] is not None)
+    trial = f" **Only a trial, with so many parts at most: {trials}.**" if trials else ""
     loads = ", ".join(f"{row['stage']} {row['load_before']:.1f}" for row in about)
     dates = sorted({row["date"] for row in about})
     return (
         f"{last['cores']} cores ({last['processor']}), {last['memory_gigabytes']} GB, {last['system']}; {named}. "
         f"Measured {' and '.join(dict.fromkeys((dates[0], dates[-1])))}, {min(row['repeat'] for row in about)} runs of "
-        f"each row where nothing else is said. Load of the machine before each stage: {loads}."
+        f"each row where nothing else is said. Load of the machine before each stage: {loads}.{trial}"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.report.parts import STORES
+from bench.report.parts import STORES, plain
 from bench.summary import Row
 
 OURS, THEIRS, LIMIT = "#c2410c", "#64748b", "#cbd5e1"
@@ -18,8 +18,8 @@ def draw(rows: list[Row], folder: Path) -> Iterator[Path]:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "fanin", "font.size": 9, "axes.spines.top": False,
-                                "axes.spines.right": False})  # fmt: skip
+    matplotlib.rcParams.update({"svg.hashsalt": "fanin", "svg.fonttype": "none", "font.size": 9,
+                                "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
     from matplotlib import pyplot
 
     for name, plot in (("peers", _peers), ("sizes", _sizes)):
@@ -42,7 +42,7 @@ def _peers(rows: list[Row], pyplot: Any) -> Any:
     shown = [row for row in mine if not row["own"] or row["parts"] == largest]
     shown.sort(key=lambda row: row["parts_per_second"])
     figure, axes = pyplot.subplots(figsize=(8, 0.32 * len(shown) + 1.3), layout="constrained")
-    names = [f"{row['peer']} · {STORES.get(row['database'], row['database'])}" for row in shown]
+    names = [f"{plain(row)} · {STORES.get(row['database'], row['database'])}" for row in shown]
     speeds = [row["parts_per_second"] for row in shown]
     axes.barh(names, speeds, color=[OURS if row["own"] else THEIRS for row in shown])
     axes.set_xscale("log")
@@ -51,10 +51,10 @@ def _peers(rows: list[Row], pyplot: Any) -> Any:
         few = "" if row["parts"] == largest else f"  ({row['parts']:,} parts)"
         axes.text(row["parts_per_second"] * 1.08, place, f"{row['parts_per_second']:,.0f}{few}", va="center")
     axes.set_xlabel("parts per second, logarithmic")
-    axes.set_title(
+    figure.suptitle(
         f"{largest:,} parts that do nothing, submitted, run by two workers, joined\n"
         "memory: nothing is durable · Redis: synced each second · SQLite, PostgreSQL: synced at each commit",
-        loc="left", fontsize=9,
+        x=0.01, ha="left", fontsize=9,
     )  # fmt: skip
     return figure
 

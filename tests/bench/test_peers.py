@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,3 +86,28 @@ def test_a_script_that_fails_is_a_reason(here: list[Database], tmp_path: Path, m
 def test_a_wrong_join_is_said(joins: int, count: int, distinct: int, ordered: bool, wrong: str | None) -> None:
     outcome = {"joins": joins, "count": count, "distinct": distinct, "ordered": ordered}
     assert rounds._fault(outcome, 5) == wrong
+
+
+def test_a_script_that_takes_too_long_is_asked_to_stop_so_that_it_can_stop_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, stopped, script = tmp_path / "ready", tmp_path / "stopped", tmp_path / "script.py"
+    script.write_text(
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(stopped)!r}).touch(), sys.exit(1)))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "time.sleep(100)\n"
+    )
+    whole = subprocess.Popen.communicate
+
+    def too_late(process: subprocess.Popen[str], timeout: float | None = None) -> tuple[str, str]:
+        if timeout is None:
+            return whole(process)
+        while not ready.exists():
+            time.sleep(0.01)
+        raise subprocess.TimeoutExpired("script.py", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", too_late)
+    with pytest.raises(Missing, match="it was not done after 300 s"):
+        rounds._run([sys.executable, str(script)], dict(os.environ))
+    assert stopped.exists()

@@ -9,6 +9,7 @@ import pytest
 
 from bench import results, summary
 from bench.report import files, markdown, parts, plots
+from bench.report import summary as overview
 from bench.settings import Setting
 
 ROWS = results.read(results.FILE)
@@ -45,6 +46,15 @@ def test_a_report_without_rows_is_refused() -> None:
 def test_a_readme_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no place for the figures"):
         files.readme("# fanin", [])
+
+
+def test_a_trial_is_not_shown_in_the_readme() -> None:
+    peer = {"stage": "peers", "kind": "peer", "peer": "X", "own": False, "database": "redis", "parts": 9,
+            "parts_per_second": 7.0}  # fmt: skip
+    full = {"stage": "peers", "kind": "machine", "repeat": 5, "most": None}
+    assert "| X | Redis | 9 | 7.00 |" in overview.figures([full, peer])
+    for trial in ({**full, "repeat": 4}, {**full, "most": 9}):
+        assert overview.figures([trial, peer]) == overview.NOT_YET
 
 
 def test_every_plot_is_drawn_in_both_forms(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_run_tells_what_it_has_left_in_the_database(place: Database) -> None:
 
 def test_the_decay_has_a_figure_for_every_job(place: Database) -> None:
     (row,) = decay.rows(place, total=40, step=20)
-    assert [job["parts_before"] for job in row["jobs"]] == [0, 20]
+    assert [job["parts_before"] for job in row["series"]] == [0, 20]
 
 
 def test_the_join_is_looked_at_as_often_as_asked(place: Database) -> None:
@@ -59,7 +59,8 @@ def test_a_cell_of_the_contention_settles_every_part_once(postgres: Database) ->
 
 
 def test_the_machine_is_described(postgres: Database) -> None:
-    about = machine.describe([postgres], repeat=5)
+    about = machine.describe([postgres], TINY)
+    assert (about["repeat"], about["most"]) == (1, 12)
     assert about["postgresql"]
     assert about["packages"]["fanin"]
 

@@ -53,6 +53,7 @@ def measure(
     """Run the script. submit: creates a fan-out of so many parts. commands: how W workers are started (None: submit
     does everything itself). prepare: makes tables."""
     asked = _asked()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the workers are stopped
     os.chdir(Path(__file__).parent)
     with tempfile.TemporaryDirectory(prefix="fanin-peer-") as folder:
         os.environ[SINK] = str(Path(folder, "joins"))
