@@ -24,7 +24,7 @@ _WRITES = re.compile(r"\b(UPDATE|INSERT|DELETE)\b")
 _KEY = re.compile(
     r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name) (=|IN|>=|<) |\(:everything OR|true$"
     r"|\((\w\.\w+, )+\w\.\w+\) IN "
-    r"|s\.remaining > 0$"  # names the index of unswept stripes
+    r"|s\.remaining > 0$|o\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way
 )
 _GUARD = re.compile(
     r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq)\b|\bat <= "
@@ -71,10 +71,11 @@ def guards(text: str) -> Iterator[tuple[int, int, str]]:
     for match in re.finditer(r"\b(WHERE|ON)\s+(?!CONFLICT)", bare):
         for start, end in _conjuncts(bare, match.end()):
             words = " ".join(re.sub(r" INDEXED BY \S+", "", bare[start:end]).split()).replace("( ", "(")
-            if _GUARD.search(words):
-                yield start, end, words
-            elif not _KEY.match(words):
+            if _KEY.match(words):
+                continue
+            if not _GUARD.search(words):
                 raise LookupError(f"{words!r} is neither of a key (_KEY) nor a guard (_GUARD); say in {__file__} which")
+            yield start, end, words
     for match in _LOCK.finditer(bare):
         yield *match.span(), match[0]
         if match[0].endswith(_SKIP):

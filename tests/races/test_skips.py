@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fanin.protocol import close, lease
+from fanin.protocol import close, lease, outbox
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
@@ -23,12 +23,13 @@ def pair(arena: Arena) -> Iterator[tuple[Session, Session]]:
     watcher.close()
 
 
-def holding(idx: int) -> TxnFactory[None]:
-    """Somebody who has locked one part."""
-    query = Query("test", "hold", (), {"pg": "SELECT 1 FROM fanin.part WHERE idx = :idx FOR NO KEY UPDATE"})
+def holding(table: str, key: str) -> TxnFactory[None]:
+    """Somebody who has locked the first row."""
+    text = f"SELECT 1 FROM fanin.{table} WHERE {key} = (SELECT min({key}) FROM fanin.{table}) FOR NO KEY UPDATE"
+    query = Query("test", "hold", (), {"pg": text})
 
     def txn() -> Txn[None]:
-        yield query(idx=idx)
+        yield query()
 
     return txn
 
@@ -59,17 +60,45 @@ def sweeps(arena: Arena) -> TxnFactory[int]:
     return lambda: close.sweep(BUCKET, job_id, 0)
 
 
-@pytest.mark.parametrize("stage", [claims, wakes, sweeps])
+def takes_events(arena: Arena) -> TxnFactory[int]:
+    arena.events(3)
+    taking = arena.taking(limit=2)
+
+    def txn() -> Txn[int]:
+        return len((yield from taking()))
+
+    return txn
+
+
+def retries(arena: Arena) -> TxnFactory[int]:
+    arena.events(3)
+    claim_id, events = arena.taken()
+    arena.store.run(
+        lambda: outbox.settle(BUCKET, claim_id, [outbox.Said(event.key, "park", error="no") for event in events])
+    )
+    return lambda: outbox.retry(BUCKET)
+
+
+@pytest.mark.parametrize(
+    ("stage", "table", "key"),
+    [
+        pytest.param(claims, "part", "idx", id="claims"),
+        pytest.param(wakes, "part", "idx", id="wakes"),
+        pytest.param(sweeps, "part", "idx", id="sweeps"),
+        pytest.param(takes_events, "outbox", "event_key", id="takes_events"),
+        pytest.param(retries, "outbox", "event_key", id="retries"),
+    ],
+)
 def test_it_takes_the_free_parts_without_waiting_for_one_that_is_held(
-    arena: Arena, pair: tuple[Session, Session], stage: Callable[[Arena], TxnFactory[int]]
+    arena: Arena, pair: tuple[Session, Session], stage: Callable[[Arena], TxnFactory[int]], table: str, key: str
 ) -> None:
     taking = stage(arena)
     holder, taker = pair
-    holder.play(once(holding(0)))
+    holder.play(once(holding(table, key)))
     holder.hold(COMMIT)
     taker.play(once(taking))
     while not taker.done:
-        assert taker.step([holder.pid]), f"{taker.next} waits for a part that is held"
+        assert taker.step([holder.pid]), f"{taker.next} waits for a row that is held"
     assert taker.outcome == 2
     holder.finish()
 
