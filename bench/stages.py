@@ -49,12 +49,12 @@ def _sized(found: list[Database], extent: Extent, sizes: list[tuple[int, int]]) 
 
 
 def _commits(found: list[Database], extent: Extent) -> Iterator[Row]:
-    settings = [Setting(extent.parts(1_000), workers, batch=1) for workers in WORKERS]
+    settings = [Setting(extent.parts(500), workers, batch=1) for workers in WORKERS]
     return speed.rows(found, settings, extent.repeat)
 
 
 def _handlers(found: list[Database], extent: Extent) -> Iterator[Row]:
-    works = [(2_000, Work(sleep=0.001)), (400, Work(sleep=0.05)), (400, Work(cpu=0.005))]
+    works = [(2_000, Work(sleep=0.001)), (200, Work(sleep=0.05)), (200, Work(cpu=0.005))]
     settings = [
         Setting(extent.parts(n), workers=2, concurrency=4, work=Work(work.sleep, work.cpu, mode))
         for n, work in works
@@ -65,8 +65,7 @@ def _handlers(found: list[Database], extent: Extent) -> Iterator[Row]:
 
 
 def _jobs(found: list[Database], extent: Extent) -> Iterator[Row]:
-    settings = [Setting(extent.parts(n), workers=2, jobs=jobs) for n, jobs in ((100, 100), (1_000, 20))]
-    return speed.rows(found, settings, extent.repeat)
+    return speed.rows(found, [Setting(extent.parts(100), workers=2, jobs=100)], extent.repeat)
 
 
 def _probes(found: list[Database], extent: Extent) -> Iterator[Row]:
@@ -101,9 +100,9 @@ def _decay(found: list[Database], extent: Extent) -> Iterator[Row]:
 
 
 STAGES = [
-    Stage("speed", "parts that do nothing: 100 to 100 000, with 1, 2 and 4 workers", 7, _speed),
+    Stage("speed", "parts that do nothing: 100 to 100 000, with 1, 2 and 4 workers", 8, _speed),
     Stage("commits", "one part in each commit", 3, _commits),
-    Stage("handlers", "parts that sleep and parts that compute, in threads, on a loop, in processes", 8, _handlers),
+    Stage("handlers", "parts that sleep and parts that compute, in threads, on a loop, in processes", 7, _handlers),
     Stage("jobs", "many small jobs", 2, _jobs),
     Stage("probes", "an idle worker, the pick-up and the join", 3, _probes),
     Stage("contention", "1 to 64 connections at one job, 1 to 64 stripes", 3, contended),

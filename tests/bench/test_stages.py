@@ -34,7 +34,8 @@ def postgres(pg_server: Server) -> Database:
 def test_a_run_tells_what_it_has_left_in_the_database(place: Database) -> None:
     figures = end_to_end.measure(place, Setting(parts=30, workers=1))
     assert figures["stored_bytes_per_part"] is not None
-    assert figures["log_bytes_per_part"] is not None
+    if place.name == "PostgreSQL" or Path("/proc").exists():
+        assert figures["log_bytes_per_part"] is not None
     versions = figures["row_versions_per_part"]
     if place.name == "PostgreSQL":  # a part is written when it is created, claimed and completed
         assert versions is not None
