@@ -162,13 +162,14 @@ class Found(NamedTuple):
     wrong: list[str]
 
 
-def cut_everywhere(log: list[Call], folder: Path, rng: random.Random, share: float = 1.0) -> Found:
-    """Judge images of all moments (or a random ``share`` of them) in every mode."""
+def cut_everywhere(log: list[Call], folder: Path, rng: random.Random, share: float = 1.0, draws: int = 1) -> Found:
+    """Judge images of all moments (or a random ``share``) in every mode; where chance decides, ``draws`` images."""
     states = [call.data for call in log if call.kind == "ack"]
     acknowledged, images, wrong = 0, 0, []
+    modes = [mode for mode in MODES for _ in range(draws if mode in ("random", "torn") else 1)]
     for moment in range(1, len(log) + 1):
         acknowledged += log[moment - 1].kind == "ack"
-        for mode in MODES:
+        for mode in modes:
             if rng.random() >= share:
                 continue
             images += 1
