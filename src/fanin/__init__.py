@@ -31,6 +31,7 @@ from fanin.domain.errors import (
     UnsafeStore,
     WaitTimeout,
 )
+from fanin.domain.events import JobFinished
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.policy import Backoff
 from fanin.job import Job
@@ -56,6 +57,7 @@ __all__ = [
     "FaninError",
     "Job",
     "JobFailed",
+    "JobFinished",
     "JobRow",
     "Joined",
     "KeyConflict",

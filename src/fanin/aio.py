@@ -115,6 +115,12 @@ class AsyncApp:
         """See `App.task`."""
         return self._app.task(**options) if function is None else self._app.task(function)
 
+    def on(
+        self, event: str, *, of: Task[..., Any] | Sequence[Task[..., Any]] | None = None, **options: Any
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """See `App.on`."""
+        return self._app.on(event, of=of, **options)
+
     async def map(
         self,
         task: Task[..., Any],

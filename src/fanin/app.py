@@ -10,6 +10,7 @@ import msgspec
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, LimitExceeded, UnknownJob, UnknownTask
+from fanin.domain.events import PAYLOADS, SAMPLE
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import Backoff, Policy, parse_tolerate
 from fanin.job import Job
@@ -41,6 +42,7 @@ class App:
         self.store = open_store(url or default_url())
         self.tasks: dict[str, Task[..., Any]] = {}
         self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
+        self._listeners: list[tuple[Task[..., Any], frozenset[str]]] = []
 
     @property
     def url(self) -> str:
@@ -78,6 +80,34 @@ class App:
             return task
 
         return register if function is None else register(function)
+
+    def on(
+        self, event: str, *, of: Task[..., Any] | Sequence[Task[..., Any]] | None = None, **options: Any
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Register a task that is run for every event of this type: ``@app.on("job.finished")``.
+
+        Its job is created by the transaction that ends the run, once, however the run ends, and is then an ordinary
+        job with attempts, leases and a history. It receives a `JobFinished`. It listens to the jobs that this
+        application submits after it was registered; not to successors, nor to jobs that a listener submits.
+
+        of: only jobs of this task, or of these. options: those of `App.task`. Raises `BadOption`, `BadPayload`.
+        """
+        if event not in PAYLOADS:
+            raise BadOption(f"{event!r} is no event that can be listened to: there is {', '.join(PAYLOADS)}")
+        chosen = () if of is None else (of,) if isinstance(of, Task) else tuple(of)
+        if len(self._listeners) >= limits.JOB_LISTENERS:
+            raise BadOption(f"{limits.JOB_LISTENERS} listeners are registered, which is the limit: let one do more")
+
+        def register(function: Callable[P, R]) -> Task[P, R]:
+            task: Task[P, R] = Task(function, **options)
+            task.signature.check_item(SAMPLE)
+            if task.name in self.tasks:
+                raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
+            self.tasks[task.name] = task
+            self._listeners.append((task, frozenset(one.name for one in chosen)))
+            return task
+
+        return register
 
     def map(
         self,
@@ -245,6 +275,7 @@ class App:
                 f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
                 "jobs that start jobs of their own kind must stop somewhere"
             )
+        heard = above is None or not (above.step or "").startswith(identity.LISTENER)
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         return NewJob(
             id=job_id,
@@ -263,7 +294,19 @@ class App:
             root_id=(above.root_id or above.id) if above else None,
             depth=above.depth + 1 if above else 0,
             meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
+            listeners=self._heard_by(task.name) if heard else None,
         )
+
+    def _heard_by(self, task: str) -> str | None:
+        specs = [
+            Spec(
+                task=listener.name, step=identity.LISTENER + listener.name, queue=listener.queue,
+                attempts=listener.attempts, priority=listener.priority,
+            )
+            for listener, of in self._listeners
+            if not of or task in of
+        ]  # fmt: skip
+        return msgspec.json.encode(specs).decode() if specs else None
 
     def _striped(self, new: NewJob, parts: int, stripes: int | None) -> NewJob:
         if (

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from fanin.domain import limits
 from fanin.domain.events import Event
-from fanin.domain.model import Claim, Report, Settled
+from fanin.domain.model import Claim, Report, Settled, Spec
 from fanin.domain.policy import Policy
 from fanin.protocol import close, finish, lease, outbox, outputs, redrive, submit
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import TxnFactory
-from tests.races.stage import BUCKET, LAPSED, Stage, succeed
+from tests.races.stage import BUCKET, LAPSED, THEN, Stage, succeed
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,13 @@ def succeed_one(stage: Stage) -> TxnFactory[list[Settled]]:
 @row("finish.settle", "the last success, with a successor")
 def succeed_last(stage: Stage) -> TxnFactory[list[Settled]]:
     _, (one,) = held(stage, 1)
+    return settling(succeed(one))
+
+
+@row("finish.settle", "the last success, with a successor and two listeners")
+def succeed_heard(stage: Stage) -> TxnFactory[list[Settled]]:
+    specs = [Spec(task=THEN, step=f"on/{name}") for name in ("one", "two")]
+    _, (one,) = held(stage, 1, listeners=msgspec.json.encode(specs).decode())
     return settling(succeed(one))
 
 

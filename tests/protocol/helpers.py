@@ -116,6 +116,12 @@ def run_all(store: Store, **options: Any) -> list[Verdict]:
     return verdicts(store, *map(done, held)) if held else []
 
 
+def listeners(*names: str) -> str:
+    """As a job row has them: one task each, all in the queue of the joins."""
+    specs = [Spec(task=name, step=f"on/{name}", queue="joins", attempts=2) for name in names]
+    return msgspec.json.encode(specs).decode()
+
+
 def take(store: Store, limit: int = limits.CLAIM_EVENTS, seconds: float = 60.0) -> tuple[str, list[Event]]:
     """One claim of a relay: its claim id, and the events."""
     claim_id = identity.new_claim_id()

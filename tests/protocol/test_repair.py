@@ -18,6 +18,7 @@ from tests.protocol.helpers import (
     claim,
     done,
     failed,
+    listeners,
     make,
     make_open,
     publish,
@@ -99,6 +100,11 @@ def with_family(store: Store) -> str:
     return job_id
 
 
+def heard(store: Store) -> str:
+    """An ended job with two listeners."""
+    return make(store, 0, listeners=listeners("one", "two"))
+
+
 def taken(store: Store) -> str:
     job_id = ended(store)
     take(store)
@@ -152,6 +158,8 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
      "SELECT bucket, 'again', id, 1, 'job.finished', "
      "'{\"succeeded\":1,\"failed\":0,\"abandoned\":0,\"outcome\":\"all_ok\"}', 0 FROM fanin.job"),
     ("j3", ended, "DELETE FROM fanin.part WHERE task = 'join'"),
+    ("j5", heard, "UPDATE fanin.job SET step = 'then' WHERE step = 'on/two'"),
+    ("j5", heard, "UPDATE fanin.job SET listeners = '[]' WHERE depth = 0"),
     ("j4", ended, "UPDATE fanin.part SET status = 'running', result = NULL WHERE idx = 1"),
     ("j7", running, "UPDATE fanin.part SET attempts_allowed = attempt, ready = false WHERE status = 'pending'"),
     ("j8", cancelled, "UPDATE fanin.job_stripe SET closed = false"),
@@ -235,6 +243,7 @@ def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: C
     for make_it in (
         checkpointed,
         ended,
+        heard,
         delivered,
         parked,
         taken,

@@ -22,6 +22,7 @@ UNITS = (
     "STRIPES",
     "BUCKETS",
     "EVENTS",
+    "LISTENERS",
 )
 
 

@@ -38,6 +38,11 @@ class JobFinished(msgspec.Struct, frozen=True):
 PAYLOADS: dict[str, type[JobFinished]] = {"job.finished": JobFinished}
 """Every type of event with its payload. ``docs/events.md`` shows the schema of each."""
 PAYLOAD_VERSION = 1
+SAMPLE = (
+    '{"version":1,"job_id":"","run":1,"status":"completed","outcome":"all_ok","reason":null,"succeeded":1,"failed":0,'
+    '"abandoned":0,"key":null,"task":""}'
+)
+"""A payload, to see whether a listener could read one."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,8 @@ import uuid_utils
 
 _TAIL_BYTES = 2
 """The end of an id says its bucket. A successor has its parent's, so that one transaction of one shard holds both."""
+LISTENER = "on/"
+"""How the step of a listener's job begins; the rest is the name of its task."""
 JOB_SPACE = uuid.UUID("6f1d3a52-6b0e-5c55-9d3c-0b8a4c9f7e21")
 
 

@@ -31,6 +31,8 @@ SPOOL_BYTES = 16_000_000
 """Payloads held in memory by a submit before they go to a temporary file."""
 CLAIM_PARTS = 256
 """Parts taken by one claim."""
+JOB_LISTENERS = 20
+"""Jobs that the end of one run creates beside its successor."""
 CLAIM_EVENTS = 1_000
 """Events taken by one claim of a relay."""
 EVENT_TRIES = 20

@@ -108,6 +108,7 @@ class NewJob(msgspec.Struct, frozen=True):
     step: str | None = None
     depth: int = 0
     meta: str | None = None
+    listeners: str | None = None
 
 
 class JobRow(msgspec.Struct, frozen=True):

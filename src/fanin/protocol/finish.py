@@ -2,7 +2,7 @@
 
     settle -> one guarded write of the parts
            -> count: their stripes, then the jobs' open stripes
-           -> end: state, event and successor, in this same transaction
+           -> end: state, event, successor and listeners, in this same transaction
 
 A batch has any size and any jobs of one bucket; a single part is a batch of one.
 """
@@ -188,7 +188,7 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
             bucket=bucket, job_id=job_id, status=ending.status, outcome=ending.outcome, reason=ending.reason,
             succeeded=counts.succeeded, failed=counts.failed, abandoned=abandoned,
         )  # fmt: skip
-        run, seq, successor, root_id, depth, key, task = one(ended)
+        run, seq, successor, root_id, depth, key, task, listeners = one(ended)
         facts = {
             "job_id": job_id, "run": run, "status": ending.status, "outcome": ending.outcome,
             "reason": ending.reason, "succeeded": counts.succeeded, "failed": counts.failed,
@@ -197,25 +197,33 @@ def end(bucket: int, endings: dict[str, tuple[Ending, Counts]]) -> Txn[None]:
         events.append((job_id, run, seq, facts))
         if successor is not None and ending.proceeds:
             spec = msgspec.json.decode(successor, type=Spec)
-            born.append(_Successor(spec, identity.successor_id(job_id, spec.step, run), facts, root_id, depth + 1))
+            payload = _json({"joined": facts, "extra": spec.extra})
+            born.append(_Successor(spec, job_id, run, payload, root_id, depth + 1))
+        for spec in msgspec.json.decode(listeners, type=list[Spec]) if listeners else ():
+            born.append(_Successor(spec, job_id, run, f"[{_payload(facts)}]", root_id, depth + 1))
     for successor in born:
         if successor.refused:
             events.append((successor.id, 1, 1, successor.refused_facts()))
     for job_id, run, seq, facts in events:
         key = identity.finished_key(job_id, run)
-        yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_json({"version": PAYLOAD_VERSION, **facts}))
+        yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_payload(facts))
     for successor in born:
         yield from successor.create(bucket)
 
 
 class _Successor(msgspec.Struct, frozen=True):
-    """The job that follows a finished one: one part, created by the finish and by nothing else."""
+    """A job that follows a finished one: one part, created by the finish and by nothing else."""
 
     spec: Spec
-    id: str
-    parent: dict[str, Any]
+    parent_id: str
+    run: int
+    payload: str
     root_id: str | None
     depth: int
+
+    @property
+    def id(self) -> str:
+        return identity.successor_id(self.parent_id, self.spec.step, self.run)
 
     @property
     def refused(self) -> str | None:
@@ -230,8 +238,8 @@ class _Successor(msgspec.Struct, frozen=True):
         }  # fmt: skip
 
     def create(self, bucket: int) -> Txn[None]:
-        spec, parent_id = self.spec, self.parent["job_id"]
-        row = {
+        spec, parent_id = self.spec, self.parent_id
+        row: dict[str, Any] = {
             "bucket": bucket, "id": self.id, "task": spec.task, "queue": spec.queue, "priority": spec.priority,
             "attempts": spec.attempts, "parent_id": parent_id, "root_id": self.root_id or parent_id, "step": spec.step,
             "depth": self.depth,
@@ -243,7 +251,7 @@ class _Successor(msgspec.Struct, frozen=True):
         yield SQL.create_successor_stripe(bucket=bucket, id=self.id)
         yield SQL.create_successor_part(
             bucket=bucket, id=self.id, queue=spec.queue, task=spec.task, priority=spec.priority,
-            attempts=spec.attempts, payload=_json({"joined": self.parent, "extra": spec.extra}),
+            attempts=spec.attempts, payload=self.payload,
         )  # fmt: skip
         yield SQL.ring(queue=spec.queue)
 
@@ -323,6 +331,11 @@ def _refused_row(report: Report, answer: Settled, worker: str | None) -> Row:
     """A refused report is written down with both attempts, so that the overlap can be told afterwards."""
     claim = report.claim
     return (claim.job_id, claim.idx, claim.attempt, "refused", worker, answer.attempt, report.error)
+
+
+def _payload(facts: dict[str, Any]) -> str:
+    """The payload of the event of an end."""
+    return _json({"version": PAYLOAD_VERSION, **facts})
 
 
 def _json(value: object) -> str:

@@ -72,7 +72,7 @@ SELECT
     (SELECT count(*) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :id AND what = 'retried'),
     (SELECT count(*) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :id AND what = 'released'),
     (SELECT count(*) FROM fanin.outbox WHERE bucket = :bucket AND job_id = :id AND type = 'job.finished'),
-    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND parent_id = :id AND step IS NOT NULL);
+    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND parent_id = :id AND step NOT LIKE 'on/%');
 
 -- name: history
 -- The attempts of a job that did not simply succeed, in the order of time.

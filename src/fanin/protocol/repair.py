@@ -16,6 +16,7 @@ CHECKS: dict[str, str] = {
     "t4": "The event of an end carries the outcome and all counts.",
     "j2": "Each run that ended has exactly one event, a run that goes on has none.",
     "j3": "A completed run has its successor, and no run has two.",
+    "j5": "Each run that ended has one job for each listener, and no run has two.",
     "j4": "A job that was not closed early has no live part when it ends.",
     "j7": "A pending part has an attempt left.",
     "j8": "An ended job is closed or empty.",

@@ -79,9 +79,18 @@ WHERE (SELECT count(*) FROM fanin.outbox AS o WHERE o.bucket = j.bucket AND o.jo
 SELECT j.id, j.run, j.status FROM fanin.job AS j
 WHERE j.successor IS NOT NULL AND (
     (j.status = 'completed' AND NOT EXISTS (SELECT 1 FROM fanin.job AS c
-        WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step IS NOT NULL))
-    OR (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step IS NOT NULL)
+        WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step NOT LIKE 'on/%'))
+    OR (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step NOT LIKE 'on/%')
         > j.run - (CASE WHEN j.status = 'completed' THEN 0 ELSE 1 END));
+
+-- name: j5
+-- all buckets
+-- Each run that ended has one job for each listener, and no run has two.
+SELECT j.id, j.run, j.status FROM fanin.job AS j WHERE j.listeners IS NOT NULL AND
+    (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step LIKE 'on/%')
+    <> (j.run - (CASE WHEN j.status IN ('completed', 'failed', 'cancelled') THEN 0 ELSE 1 END))
+        * json_array_length(j.listeners::json); --pg
+        * json_array_length(j.listeners); --lite
 
 -- name: j4
 -- all buckets

@@ -191,6 +191,7 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         step=job.step,
         depth=job.depth,
         meta=job.meta,
+        listeners=job.listeners,
         give_up_after=job.give_up_after,
     )
     if not fresh:

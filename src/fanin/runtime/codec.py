@@ -101,6 +101,12 @@ class Signature:
         what = f"part {number}: {self.first.what}"
         return "[" + self.first.encode(item, limits.PAYLOAD_BYTES, what) + "]"
 
+    def check_item(self, text: str) -> None:
+        """Raise `BadPayload` if the handler cannot take the one argument ``text`` (JSON)."""
+        if self.first is None or not self.takes_one:
+            raise BadPayload(f"task {self.name}{self._signature} does not take exactly one argument, the event")
+        self.first.decode(text)
+
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The payload of a single call. Raises `BadPayload` if the arguments do not fit the signature."""
         try:

@@ -23,3 +23,6 @@ DROP INDEX fanin.outbox_job;
 CREATE INDEX fanin.outbox_job ON fanin.outbox (job_id, bucket);
 CREATE INDEX fanin.outbox_parked ON fanin.outbox (bucket, event_key) WHERE status = 'parked';
 CREATE INDEX fanin.outbox_recent ON fanin.outbox (bucket, at) WHERE at > 0;
+
+-- What is to be run when a run of the job ends, however it ends: a JSON list, written with the job.
+ALTER TABLE fanin.job ADD COLUMN listeners text;
