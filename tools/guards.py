@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fanin.protocol import steps
 
 VARIABLE = "FANIN_MUTANT"
-UNTRIED = ("outbox", "outputs")
+UNTRIED = ("outbox", "outputs", "success")
 """Rooms whose guards have not been taken out yet. The report names them."""
 DATABASES = {"pg": "PostgreSQL", "lite": "SQLite"}
 
@@ -27,7 +27,8 @@ _KEY = re.compile(
     r"|s\.remaining > 0$|o\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way
 )
 _GUARD = re.compile(
-    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq)\b|\bat <= "
+    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq|remaining)"
+    r"\b|\bat <= "
 )
 _CLAUSE_END = re.compile(r"(WHERE|JOIN|LEFT|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
 _LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED)?")
