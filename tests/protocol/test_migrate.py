@@ -16,7 +16,7 @@ from fanin.domain.identity import bucket_of, new_claim_id
 from fanin.protocol import finish, lease
 from fanin.stores import migrate, open_store
 from fanin.stores.base import Store
-from tests.protocol.helpers import TASK, done, make, say
+from tests.protocol.helpers import TASK, done, make, publish, say
 from tests.support.postgres import Server
 
 NEWEST = migrate.migrations("pg")[-1].version
@@ -232,4 +232,33 @@ def test_a_schema_of_many_buckets_keeps_each_job_in_its_own(pg_server: Server, p
             ended += sum(a.verdict.value == "last" for a in answers)
     assert ended == 80
     assert not any(found for _, _, found in store.check())
+    store.close()
+
+
+OLD_EVENTS = (
+    "INSERT INTO {0}outbox (bucket, event_key, job_id, seq, type, payload, at, published_at) VALUES "
+    "(0, 'sent', '01980000-0000-7000-8000-000000000001', 1, 'job.finished', '{{}}', 5, 7), "
+    "(0, 'unsent', '01980000-0000-7000-8000-000000000002', 1, 'job.finished', '{{}}', 6, NULL)"
+)
+
+
+def test_events_that_were_written_before_there_were_relays_are_delivered_unless_they_had_left(store_url: str) -> None:
+    later = list(range(2, NEWEST + 1))
+    if store_url.startswith("postgresql"):
+        address, _, schema = store_url.partition("?fanin_schema=")
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(migrate.script("pg", schema, later))
+            connection.execute(OLD_EVENTS.format(f'"{schema}".'))
+        assert apply(store_url) == later
+    else:
+        connection_ = apsw.Connection(store_url.removeprefix("sqlite:///"))
+        connection_.create_scalar_function("fanin_clock", lambda *_: 1.8e9, 0)
+        for text in (migrate.script("lite", "", later), OLD_EVENTS.format("fanin_")):
+            for _ in connection_.execute(text):
+                pass
+        connection_.close()
+    store = open_store(store_url)
+    rows = say(store, "SELECT event_key, status, due_at FROM fanin.outbox ORDER BY event_key")
+    assert rows == [("sent", "published", 5.0), ("unsent", "waiting", 6.0)]
+    assert publish(store) == ["unsent"]
     store.close()
