@@ -43,7 +43,7 @@ ABOUT = {
     "faults": (
         "Faults of processes, databases and networks",
         "Workers killed and stopped past their leases, servers crashed, connections cut at every message, clocks moved,"
-        " disks full: every case of tests/faults, in its long form.",
+        " disks full: every case of tests/faults.",
     ),
 }  # fmt: skip
 
@@ -111,9 +111,11 @@ def report(ran: list[Ran], recorded: dict[str, list[Entry]], seed: int, minutes:
         suites = _others(recorded) if suite == "faults" else [suite]
         told = False
         for name in suites:
-            if entries := [entry["counts"] for entry in recorded.get(name, [])]:
+            if entries := recorded.get(name, []):
                 told = True
-                lines += [*([f"### {name}", ""] if suite == "faults" else []), *_figures(merged(entries)), ""]
+                form = "the long form" if all(entry["long"] for entry in entries) else "the short form"
+                heading = [f"### {name}, {form}", ""] if suite == "faults" else []
+                lines += [*heading, *_figures(merged([entry["counts"] for entry in entries])), ""]
         if not told:
             lines += ["No figures: the suite did not run to its end.", ""]
         lines.pop()

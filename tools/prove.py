@@ -25,27 +25,32 @@ LEAST_MINUTES, MOST_MINUTES = 5, 24 * 60
 EXAMPLES = 60
 """Sequences of calls in one run of the state machine: about half a minute."""
 
-FIXED = {
-    "model": ("tests/model", {}),
-    "races": ("tests/races", {"FANIN_ALL_SCHEDULES": "1"}),
-    "crashes": ("tests/crashes", {}),
-    "powerloss": ("tests/powerloss", {"FANIN_POWERLOSS_SHARE": "1"}),
-    "faults": ("tests/faults", {}),
-}
-"""Suites that take as long as they take, with what makes them long."""
+LONG_MINUTES = 90
+"""From here on the cases of tests/faults run in their long form, which alone takes an hour."""
+
+
+def fixed(minutes: float) -> dict[str, tuple[str, dict[str, str]]]:
+    """The suites that take as long as they take: where they are, and what makes them long."""
+    return {
+        "model": ("tests/model", {}),
+        "races": ("tests/races", {"FANIN_ALL_SCHEDULES": "1", "FANIN_LONG": "1"}),
+        "crashes": ("tests/crashes", {}),
+        "powerloss": ("tests/powerloss", {"FANIN_POWERLOSS_SHARE": f"{min(minutes / LONG_MINUTES, 1):.2f}"}),
+        "faults": ("tests/faults", {"FANIN_LONG": "1"} if minutes >= LONG_MINUTES else {}),
+    }
 
 
 class Prover:
     """One run. seed: every random choice follows from it. folder: where the suites leave their figures."""
 
     def __init__(self, seed: int, minutes: float, folder: Path) -> None:
-        self.seed, self.folder = seed, folder
+        self.seed, self.minutes, self.folder = seed, minutes, folder
         self.started = time.monotonic()
         self.until = self.started + minutes * 60
         self.ran: list[Ran] = []
 
     def prove(self) -> None:
-        for name, (path, environment) in FIXED.items():
+        for name, (path, environment) in fixed(self.minutes).items():
             self._pytest(name, [path], environment)
         left = max(self.until - time.monotonic(), LEAST_MINUTES * 30)
         machine_until = time.monotonic() + left / 4
@@ -68,7 +73,7 @@ class Prover:
 
     def _pytest(self, name: str, arguments: list[str], environment: dict[str, str], seed: int | None = None) -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal"]
-        variables = {"FANIN_LONG": "1", figures.VARIABLE: str(self.folder), "CI": "true", **environment}
+        variables = {figures.VARIABLE: str(self.folder), "CI": "true", **environment}
         variables["FANIN_STORM_SEED"] = variables["FANIN_POWERLOSS_SEED"] = str(self.seed)
         self._run(name, [*command, *arguments], variables, self.seed if seed is None else seed)
 

@@ -9,7 +9,7 @@ TORTURE = Ran("torture on SQLite", 7, 60.0, 0, "torture of sqlite:////a/b/tortur
 
 
 def entry(**counts: object) -> dict[str, object]:
-    return {"counts": counts, "versions": VERSIONS}
+    return {"counts": counts, "versions": VERSIONS, "long": False}
 
 
 def test_numbers_are_added_dicts_merged_and_texts_collected() -> None:
@@ -25,7 +25,7 @@ def test_the_page_holds_the_figures_of_every_suite_and_no_place_of_the_machine()
     page = report([Ran("model", 7, 61.0, 0, "54 passed in 9.1s\n"), TORTURE], recorded, 7, 20.0)
     assert "**Everything held.** 2 runs, 2 minutes." in page
     assert page.count("| cuts | 1,234 |") == len(ABOUT)
-    assert "### network" in page
+    assert "### network, the short form" in page
     assert "| cuts | 5 |" in page
     assert "| model | 7 | 1.0 | 54 passed |" in page
     assert "torture of sqlite:///torture.db, seed 7" in page
