@@ -15,16 +15,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from fanin.domain import identity, limits
+from fanin.domain import limits
 from fanin.domain.errors import BadOption, Unavailable
-from fanin.domain.model import Claim, Report, Settled, Verdict
-from fanin.protocol import finish, lease, read
-from fanin.protocol.exchange import Exchanged, exchange
-from fanin.protocol.steps import Again, Txn, TxnFactory
+from fanin.domain.model import Claim, Report, Settled
+from fanin.protocol import lease, read
+from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
+from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
+from fanin.runtime.settling import Settling, tell
 from fanin.runtime.sweeper import Sweeper
 from fanin.runtime.task import Application
 from fanin.runtime.upkeep import Upkeep
@@ -34,17 +35,8 @@ log = logging.getLogger("fanin")
 
 POLL_SECONDS = 2.0
 GRACE_SECONDS = 10.0
-AHEAD_SECONDS = 0.02
-"""So much work is claimed ahead of the handlers: enough to hide a commit, little enough to share a small job."""
-AHEAD_BATCHES = 2
-"""But never more than this: one that runs while the other is committed."""
-LINGER_SECONDS = 0.01
-"""A report waits at most so long for company, so that one commit carries many."""
 ALONE_SECONDS = 10.0
 """A part that is to be run alone waits so long for the others to end, then it is given back."""
-HOARD_SECONDS = 1.0
-"""What was claimed ahead and has not begun by then is given back: the handlers turned out slower than they were."""
-
 
 OnPart = Callable[[Report, Settled], None]
 
@@ -84,7 +76,8 @@ class Worker:
         self.batch = batch
         self.grace = grace
         self.on_part = on_part
-        self._leases = {task.name: task.lease for task in app.tasks.values()}
+        leases = {task.name: task.lease for task in app.tasks.values()}
+        self._settling = Settling(self.store, self.queues, leases, self.name)
         self._held: dict[tuple[str, int, int], Running] = {}
         self._done: deque[tuple[Running, Outcome]] = deque()
         self._alone: deque[Running] = deque()
@@ -96,12 +89,9 @@ class Worker:
         self._bell: Bell | None = None
         self._executors: dict[str, Threads | Loop | Processes] = {}
         self._broken: BaseException | None = None
-        self._average = 0.0
-        self._oldest = 0.0
-        self._dry = False
+        self._pace = Pace(concurrency, batch, ahead=not any(task.mode == "process" for task in app.tasks.values()))
         self._resting = False
         self._looked = 0.0
-        self._turn = 0
         self._bucket = 0
         self.settled = 0
         self.lost = 0
@@ -239,14 +229,14 @@ class Worker:
             return 0  # what cannot be renewed would only be started to be stopped
         if self._suspects:
             return 0  # it is to have no company
-        waiting = len(self._held) - len(self._done)
-        return min(self.concurrency + self._ahead() - waiting, self.batch)
+        return self._pace.room(self._waiting())
 
-    def _ahead(self) -> int:
-        """How many parts to hold that no handler is free for."""
-        if self._average == 0 or any(task.mode == "process" for task in self.tasks.values()):
-            return 0
-        return min(int(self.concurrency * AHEAD_SECONDS / self._average), AHEAD_BATCHES * self.batch)
+    def _waiting(self) -> int:
+        """Parts in hand whose handlers have not returned."""
+        return len(self._held) - len(self._done)
+
+    def _ripe(self) -> bool:
+        return self._pace.ripe(self._waiting(), len(self._done))
 
     def _give_back(self) -> None:
         """Parts that wait behind slow handlers are for other workers. Costs no attempt."""
@@ -257,15 +247,9 @@ class Worker:
         for running in list(self._held.values()):
             patience = ALONE_SECONDS if running.claim.alone else HOARD_SECONDS
             if running.started is None and not running.said and now - running.claimed >= patience:
-                self._average = max(self._average, HOARD_SECONDS)  # claim no further ahead until some are done
+                self._pace.slow()
                 if self._say(running, Outcome("release")):  # before anybody can say that it was stopped
                     self._executors[running.task.mode].stop_work(running, replace=False)
-
-    def _ripe(self) -> bool:
-        """Whether to commit the reports now: the handlers need parts soon, or no more reports will come soon."""
-        waiting = len(self._held) - len(self._done)
-        enough = 0 if self._dry else self.concurrency + self._ahead() // 2
-        return waiting <= enough or len(self._done) >= self.batch or time.monotonic() - self._oldest >= LINGER_SECONDS
 
     def _exchange(self, room: int) -> int:
         """One transaction: settle what is done, claim up to ``room``. Returns the number of parts claimed."""
@@ -274,7 +258,6 @@ class Worker:
         for running, found in taken:
             if found.verb != "lost":
                 buckets.setdefault(running.claim.bucket, []).append((running, running.report(found)))
-        self._turn += 1
         target = self._bucket
         self._bucket = (self._bucket + 1) % self.store.buckets
         claimed: list[Claim] = []
@@ -282,7 +265,7 @@ class Worker:
             for bucket in sorted({*buckets, *([target] if room > 0 else [])}):
                 want = room if bucket == target else 0
                 sent = time.monotonic()
-                answers, claims = self._transact(bucket, buckets.pop(bucket, []), want)
+                answers, claims = self._settling.transact(bucket, buckets.pop(bucket, []), want)
                 self._let_go(running for running, _ in taken if running.claim.bucket == bucket)
                 claimed += claims
                 for claim in claims:
@@ -297,13 +280,8 @@ class Worker:
             raise
         self._let_go(running for running, _ in taken)
         self.lost += sum(found.verb == "lost" for _, found in taken)
-        self._dry = len(claimed) < room
+        self._pace.dry = len(claimed) < room
         return len(claimed)
-
-    @staticmethod
-    def _mark(said: list[tuple[Running, Report]], sent: bool) -> None:
-        for running, _ in said:
-            running.sent = sent
 
     def _let_go(self, settled: Iterable[Running]) -> None:
         for running in settled:
@@ -313,56 +291,6 @@ class Worker:
     @staticmethod
     def _key(claim: Claim) -> tuple[str, int, int]:
         return claim.job_id, claim.idx, claim.attempt
-
-    def _transact(
-        self, bucket: int, said: list[tuple[Running, Report]], room: int
-    ) -> tuple[list[tuple[Report, Settled]], list[Claim]]:
-        reports = [report for _, report in said]
-        claim_id = identity.new_claim_id()
-        queues = self.queues[self._turn % len(self.queues) :] + self.queues[: self._turn % len(self.queues)]
-
-        def marked(factory: TxnFactory[Exchanged]) -> Txn[Exchanged]:
-            """Leaves the parts alone while their reports are under way; between two tries the heart renews them."""
-            self._mark(said, True)
-            try:
-                return (yield from factory())
-            except Again as again:
-                replacement = again.factory
-                raise Again(lambda: marked(replacement)) from None
-            except BaseException:
-                self._mark(said, False)
-                raise
-
-        def both() -> Txn[Exchanged]:
-            return exchange(bucket, reports, queues, self._leases, room, claim_id, self.name)
-
-        try:
-            answers, claims = self.store.run(lambda: marked(both))
-            return list(zip(reports, answers, strict=True)), claims
-        except Unavailable:
-            raise
-        except Exception:
-            if not reports:
-                raise
-            log.exception("worker %s: a batch could not be settled; settling its jobs one by one", self.name)
-            return self._one_by_one(bucket, reports), []
-
-    def _one_by_one(self, bucket: int, reports: list[Report]) -> list[tuple[Report, Settled]]:
-        """A damaged job must not hold up the others. Its parts are left to their leases, for a repair to find."""
-        settled: list[tuple[Report, Settled]] = []
-        for job_id in sorted({report.claim.job_id for report in reports}):
-            mine = [report for report in reports if report.claim.job_id == job_id]
-            try:
-                answers = self.store.run(lambda: finish.settle(bucket, mine, self.name))
-                settled += zip(mine, answers, strict=True)
-            except Unavailable:
-                raise
-            except Exception as problem:
-                log.error(
-                    "job %s: %d results could not be stored (%s). Run `fanin check`; the parts are run again when "
-                    "their leases end", job_id, len(mine), problem,
-                )  # fmt: skip
-        return settled
 
     def _begin(self, claim: Claim, sent: float) -> None:
         task = self.tasks[claim.task]
@@ -398,8 +326,7 @@ class Worker:
         if not self._say(running, found):
             return
         if running.started is not None:
-            took = time.monotonic() - running.started
-            self._average = took if self._average == 0 else self._average * 0.9 + took * 0.1
+            self._pace.took(time.monotonic() - running.started)
         if not self._news.is_set() and (self._resting or self._ripe()):
             self._wake()
 
@@ -410,7 +337,7 @@ class Worker:
                 return False
             running.said = True
             if not self._done:
-                self._oldest = time.monotonic()
+                self._pace.oldest = time.monotonic()
             self._done.append((running, found))
             return True
 
@@ -421,20 +348,7 @@ class Worker:
 
     def _settle(self, report: Report, answer: Settled) -> None:
         self.settled += 1
-        claim = report.claim
-        if answer.verdict in (Verdict.LOST, Verdict.CLOSED):
-            self.lost += 1
-            log.info(
-                "job %s part %d: the report of attempt %d was refused (%s), attempt %s holds it",
-                claim.job_id, claim.idx, claim.attempt, answer.verdict.value, answer.attempt,
-            )  # fmt: skip
-        elif answer.verdict in (Verdict.CONFLICT, Verdict.UNKNOWN):
-            log.error(
-                "job %s part %d: the report of attempt %d was refused: %s",
-                claim.job_id, claim.idx, claim.attempt, answer.verdict.value,
-            )  # fmt: skip
-        elif report.verb in ("fail", "retry") and answer.status == "failed":
-            log.warning("job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt)
+        self.lost += tell(report, answer)
         if self.on_part is not None:
             try:
                 self.on_part(report, answer)
