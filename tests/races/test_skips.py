@@ -62,7 +62,7 @@ def sweeps(arena: Arena) -> TxnFactory[int]:
 
 def takes_events(arena: Arena) -> TxnFactory[int]:
     arena.events(3)
-    taking = arena.taking(limit=2)
+    taking = arena.taking()
 
     def txn() -> Txn[int]:
         return len((yield from taking()))
