@@ -58,8 +58,15 @@ class Broker:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
-            if "ERL_EPMD_PORT" in self.env:  # Erlang's directory of nodes outlives them
-                subprocess.run([program("epmd"), "-kill"], env=self.env, stdout=subprocess.DEVNULL, check=False)
+            if "ERL_EPMD_PORT" in self.env:
+                self._kill_directory()
+
+    def _kill_directory(self) -> None:
+        """Erlang's directory of nodes outlives them, and refuses to end until it has noticed that they are gone."""
+        said = b"living nodes"
+        while b"living nodes" in said:
+            said = subprocess.run([program("epmd"), "-kill"], env=self.env, capture_output=True, check=False).stdout
+            time.sleep(0.02)
 
 
 def redis_server(directory: Path) -> Broker:
