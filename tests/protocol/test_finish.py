@@ -485,7 +485,7 @@ def test_a_successor_is_created_once_with_what_the_join_found(store: Store) -> N
     (held,) = claim(store, queue="joins", tasks=["join"])
     payload = msgspec.json.decode(held.payload)
     assert payload["extra"] == '{"zip": true}'
-    assert payload["joined"] == events(store, job_id)[0]
+    assert {"version": 1, **payload["joined"]} == events(store, job_id)[0]
     joined = payload["joined"]
     assert (joined["succeeded"], joined["failed"], joined["abandoned"], joined["outcome"]) == (
         2, 1, 0, "with_failures",
