@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from fanin.domain.model import Claim, Report
 from fanin.protocol import lease, outputs, redrive
 from fanin.stores.base import Store
-from tests.protocol.helpers import Clock, cancel, claim, done, failed, make, released, settle, sweep_all
+from tests.protocol.helpers import Clock, cancel, claim, done, failed, make, released, say, settle, sweep_all
 
 ROOT = "/outputs"
 
@@ -170,3 +171,80 @@ def test_an_output_that_counts_or_may_still_count_cannot_be_noted_as_swept(store
     assert noted() == 0, "succeeded"
     store.run(lambda: outputs.keep(0, 0.0))
     assert noted() == 0, "kept"
+
+
+# Each guard alone.
+
+
+def statuses(store: Store) -> list[tuple[int, str, str]]:
+    """(attempt, name, status) of every output."""
+    return sorted(say(store, "SELECT attempt, name, status FROM fanin.staged_output"))
+
+
+@pytest.mark.parametrize("half", ["attempt", "claim_id"])
+def test_half_a_token_neither_stages_nor_finishes(store: Store, half: str) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held, ready=False)
+    other = {"attempt": held.attempt + 1, "claim_id": "1b4e28ba-2fa1-41d2-883f-0016d3cca427"}[half]
+    wrong = msgspec.structs.replace(held, **{half: other})
+    assert not store.run(lambda: outputs.stage(wrong, "b", ROOT))
+    assert not store.run(lambda: outputs.mark_ready(wrong, "a", 3, "x"))
+    assert statuses(store) == [(1, "a", "staged")]
+
+
+def test_a_part_that_has_ended_takes_no_output_by_its_last_token(store: Store) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held, ready=False)
+    settle(store, done(held))
+    assert not store.run(lambda: outputs.stage(held, "b", ROOT))
+    assert not store.run(lambda: outputs.mark_ready(held, "a", 3, "x"))
+    assert statuses(store) == [(1, "a", "staged")]
+
+
+def test_an_output_that_was_removed_is_not_begun_or_finished_again(store: Store) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held)
+    say(store, "UPDATE fanin.staged_output SET status = 'swept', digest = NULL")
+    assert not store.run(lambda: outputs.stage(held, "a", ROOT))
+    assert not store.run(lambda: outputs.mark_ready(held, "a", 3, "x"))
+    assert statuses(store) == [(1, "a", "swept")]
+
+
+def two_attempts(store: Store, clock: Clock) -> Claim:
+    """Both attempts of a part have an output "a"; the first one's is not finished. The holder's claim."""
+    make(store, 1)
+    (zombie,) = claim(store)
+    assert stage(store, zombie, ready=False)
+    clock.advance(61)
+    store.run(lambda: lease.wake(0))
+    (holder,) = claim(store)
+    assert stage(store, holder)
+    return holder
+
+
+def test_finishing_and_noting_are_for_one_attempt_alone(store: Store, clock: Clock) -> None:
+    holder = two_attempts(store, clock)
+    assert statuses(store) == [(1, "a", "staged"), (2, "a", "ready")]
+    settle(store, failed(holder))
+    first, second = sorted(store.read(lambda: outputs.lost(0, 0.0)), key=lambda one: one.attempt)
+    assert store.run(lambda: outputs.mark_swept(0, [first])) == 1
+    assert statuses(store) == [(1, "a", "swept"), (2, "a", "ready")]
+    assert store.run(lambda: outputs.mark_swept(0, [second])) == 1
+    assert store.run(lambda: outputs.forget(0, [first])) == 1
+    assert statuses(store) == [(2, "a", "swept")]
+
+
+def test_only_finished_outputs_of_the_claim_that_succeeded_are_kept(store: Store, clock: Clock) -> None:
+    holder = two_attempts(store, clock)
+    say(store, "UPDATE fanin.staged_output SET status = 'ready', size = 1, digest = 'x' WHERE attempt = 1")
+    assert stage(store, holder, "half", ready=False)
+    assert store.run(lambda: outputs.keep(0, 0.0)) == 0, "the part is still running"
+    settle(store, done(holder))
+    assert store.run(lambda: outputs.keep(0, 60.0)) == 0, "too young"
+    assert store.run(lambda: outputs.keep(0, 0.0)) == 1
+    assert statuses(store) == [(1, "a", "ready"), (2, "a", "kept"), (2, "half", "staged")]
+    lost_ones = store.read(lambda: outputs.lost(0, 0.0))
+    assert store.run(lambda: outputs.mark_swept(0, lost_ones)) == 2

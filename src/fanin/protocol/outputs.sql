@@ -3,19 +3,16 @@
 -- Which objects count is decided by nothing but the part: those of the claim under which it succeeded. So the commit of
 -- a part needs no statement here, and two attempts can never both have outputs. Claim ids are never used twice: an
 -- output whose claim does not hold its part, and did not succeed, can never count again.
--- Lock order: the part, then its outputs.
+-- Lock order: outputs alone; the part is only read.
 
 -- name: stage
--- Before an upload: only the holder of the running part leaves a row. Saying it again begins that output afresh.
-WITH held AS MATERIALIZED (
-    SELECT p.bucket, p.job_id, p.idx, p.claim_id, p.attempt FROM fanin.part AS p
-    WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
-        AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id
-    FOR NO KEY UPDATE --pg
-)
+-- Before an upload: only the holder of the running part leaves a row. Saying it again begins that output afresh. No lock
+-- is needed: whoever loses the part a moment later leaves what he would have left a moment before.
 INSERT INTO fanin.staged_output AS o (bucket, job_id, idx, claim_id, name, attempt, status, root, at)
-SELECT h.bucket, h.job_id, h.idx, h.claim_id, :name, h.attempt, 'staged', :root, fanin.clock() FROM held AS h
-WHERE true
+SELECT p.bucket, p.job_id, p.idx, p.claim_id, :name, p.attempt, 'staged', :root, fanin.clock()
+FROM fanin.part AS p
+WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
+    AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id
 ON CONFLICT (bucket, job_id, idx, claim_id, name) DO UPDATE
     SET status = 'staged', root = excluded.root, size = NULL, digest = NULL, at = excluded.at
     WHERE o.status IN ('staged', 'ready')
@@ -23,16 +20,12 @@ RETURNING name;
 
 -- name: mark_ready
 -- After the upload. An attempt that has lost its part meanwhile leaves the row as it is, and the sweeper finds it.
-WITH held AS MATERIALIZED (
-    SELECT p.bucket, p.job_id, p.idx, p.claim_id FROM fanin.part AS p
-    WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
-        AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id
-    FOR NO KEY UPDATE --pg
-)
 UPDATE fanin.staged_output AS o SET status = 'ready', size = :size, digest = :digest, at = fanin.clock()
-FROM held AS h
-WHERE o.bucket = :bucket AND o.job_id = h.job_id AND o.idx = h.idx AND o.claim_id = h.claim_id AND o.name = :name
+WHERE o.bucket = :bucket AND o.job_id = :job_id AND o.idx = :idx AND o.claim_id = :claim_id AND o.name = :name
     AND o.status IN ('staged', 'ready')
+    AND EXISTS (SELECT 1 FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
+            AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id)
 RETURNING o.name;
 
 -- name: counting
