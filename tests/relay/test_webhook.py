@@ -238,7 +238,7 @@ def test_an_answer_that_drips_is_left_after_the_time_out_too() -> None:
 
     thread = threading.Thread(target=drip, daemon=True)
     thread.start()
-    (answer,) = send(f"http://127.0.0.1:{listener.getsockname()[1]}?{HERE}&fanin_timeout=0.3s")
+    (answer,) = send(f"http://127.0.0.1:{listener.getsockname()[1]}?{HERE}&fanin_timeout=2s")
     done.set()
     thread.join(10)
     listener.close()

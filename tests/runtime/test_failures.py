@@ -285,7 +285,7 @@ def test_a_part_that_waits_for_its_retry_keeps_the_job_running(app: fanin.App) -
     assert [(e["what"], e["idx"], e["attempt"]) for e in history] == [("retried", 2, n) for n in (1, 2, 3)]
     assert job.account()["events"] == 1
     gaps = [b["at"] - a["at"] for a, b in itertools.pairwise(history)]
-    assert all(gap >= 0.2 for gap in gaps), "the second that each retry waits begins a little before its line is written"
+    assert all(gap >= 0.2 for gap in gaps), "the wait of a second begins a little before the line of it is written"
 
 
 def test_a_child_that_dies_costs_its_part_an_attempt_and_the_others_nothing(app: fanin.App) -> None:
