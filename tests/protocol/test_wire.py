@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,11 +16,12 @@ from psycopg.pq import TransactionStatus
 
 from fanin.protocol.exchange import exchange
 from fanin.protocol.steps import Query, Statement, Txn
-from fanin.stores import open_store
+from fanin.stores import open_store, pg_wire
 from fanin.stores.pg_wire import Line, Wire, numbered
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.proxy import PgProxy
 from tests.protocol.helpers import QUEUE, TASK, claim, done, make
+from tests.runtime.working import until
 from tests.support.databases import migrate_database
 from tests.support.postgres import Server
 
@@ -112,3 +116,101 @@ def test_a_batch_of_successes_and_the_next_claim_take_two_journeys(pg_url: str) 
         assert len(claims) == 100
         assert proxy.counts["rounds"] - before == 2
         store.close()
+
+
+# A line that is left in the middle, and one that cannot go on
+
+
+@pytest.fixture
+def keeper(pg_url: str) -> Iterator[PostgresStore]:
+    migrate_database(pg_url)
+    store = open_store(pg_url)
+    assert isinstance(store, PostgresStore)
+    yield store
+    store.close()
+
+
+def saying(text: str) -> Any:
+    def txn() -> Txn[list[Any]]:
+        return list((yield said(text)))
+
+    return txn
+
+
+def test_a_transaction_that_is_interrupted_while_it_waits_holds_no_lock_afterwards(
+    pg_server: Server, keeper: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = "FROM pg_locks WHERE locktype = 'advisory' AND objid = 7710 AND NOT granted"
+
+    def interrupted(socket: int, events: int) -> int:
+        until(lambda: other.execute(f"SELECT count(*) {waits}").fetchone() == (1,), "the statement waits")
+        raise KeyboardInterrupt
+
+    with psycopg.connect(pg_server.url(), autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(7710)")
+        monkeypatch.setattr(pg_wire, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            keeper.run(saying("SELECT set_config('lock_timeout', '0', true), pg_advisory_lock(7710)::text"))
+        monkeypatch.undo()
+        until(lambda: other.execute(f"SELECT count(*) {waits}").fetchone() == (0,), "nobody waits")
+    assert keeper.read(saying("SELECT 1")) == [(1,)]
+
+
+def test_a_line_that_was_left_before_its_first_statement_is_used_no_more(
+    keeper: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Wire._begin
+
+    def interrupted(wire: Wire) -> None:
+        begin(wire)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Wire, "_begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.read(saying("SELECT 1"))
+    monkeypatch.undo()
+    assert keeper.table(said("SELECT 1 AS x")) == [{"x": 1}]
+
+
+def test_what_a_session_has_forgotten_is_prepared_in_a_new_one(keeper: PostgresStore) -> None:
+    assert keeper.run(saying("SELECT 1")) == [(1,)]
+    with keeper.connection() as connection:
+        connection.execute("DEALLOCATE ALL")
+    assert keeper.run(saying("SELECT 1")) == [(1,)]
+
+
+def test_what_was_prepared_before_a_column_changed_is_prepared_again(keeper: PostgresStore) -> None:
+    keeper.run(saying(f'CREATE TABLE "{keeper.schema}".kept AS SELECT 1 AS x'))
+    reading = saying("SELECT x FROM fanin.kept")
+    assert keeper.run(reading) == [(1,)]
+    keeper.run(saying(f'ALTER TABLE "{keeper.schema}".kept ALTER x TYPE bigint'))
+    assert keeper.run(reading) == [(1,)]
+
+
+def test_sessions_that_are_not_ours_alone_are_told_with_the_way_out(pg_server: Server) -> None:
+    with Line.connect(pg_server.url(), autocommit=True) as line:
+        line.wire = Wire(line, prepare=True)
+        line.execute("PREPARE fanin_1 AS SELECT 1")
+        with pytest.raises(psycopg.OperationalError, match="fanin_pooler=transaction"):
+            list(line.wire.send(said("SELECT 1"), "s"))
+        assert line.closed
+
+
+def test_a_process_with_many_open_files_sends_and_hears_as_well(pg_url: str) -> None:
+    """The system's oldest way to wait for a socket knows 1024 files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        migrate_database(pg_url)
+        store = open_store(pg_url)
+        with contextlib.closing(store):
+            bell = store.bell([QUEUE])
+            with contextlib.closing(bell):
+                assert bell.wait(60)  # it has begun to listen
+                make(store, ["x" * 1_000_000] * 16)
+                assert bell.wait(60)
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -67,8 +67,11 @@ class PostgresBell(Bell):
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
         """Until asked to close. A silent half minute is ended by a query, which finds a dead connection."""
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
         while not self._closing.is_set():
-            readable, _, _ = select.select([connection.fileno(), self._wake], [], [], 30.0)
+            readable = [fd for fd, _ in poll.poll(30_000)]
             if self._wake in readable:
                 return
             if not readable:

@@ -13,6 +13,7 @@ from psycopg.pq import TransactionStatus
 from fanin.domain.errors import BadOption, StoreBusy, StoreUnreachable, Unavailable, UnsafeStore
 from fanin.stores.pg_wire import Line
 
+CANCEL_SECONDS = 5.0
 _AGAIN = (
     errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable,
     errors.IdleInTransactionSessionTimeout, errors.QueryCanceled, errors.TooManyConnections, errors.CannotConnectNow,
@@ -69,6 +70,9 @@ def rollback(connection: Line) -> None:
     """Leave the transaction, if the connection still can; a broken one is thrown away by its owner."""
     with contextlib.suppress(psycopg.Error):
         connection.wire.settle()
+    with contextlib.suppress(psycopg.Error):
+        if connection.wire.busy:  # interrupted while it waited: the server would go on, and hold its locks
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
     with contextlib.suppress(psycopg.Error):
         if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
             connection.execute("ROLLBACK")

@@ -19,7 +19,7 @@ from typing import Any, overload
 import psycopg
 from psycopg import errors
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGresult
 
 from fanin.protocol.steps import Row, Statement
@@ -119,6 +119,11 @@ class Wire:
             tag = result.command_status or b""
         return tag.decode()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way, or it cannot be told what: then the connection is of no more use."""
+        return self._pgconn.pipeline_status != PipelineStatus.OFF
+
     def settle(self) -> None:
         """Wait for all that is under way. Raises the error of the first failure."""
         if not self._waiting:
@@ -141,6 +146,12 @@ class Wire:
         if synced.status != ExecStatus.PIPELINE_SYNC:
             raise failed or self._error(synced)
         pgconn.exit_pipeline_mode()
+        if failed is not None and _outlived(failed):
+            pgconn.finish()  # it would fail for ever
+            raise psycopg.OperationalError(
+                f"the session has outlived what it had prepared ({failed}); behind a pooler in transaction mode put "
+                "fanin_pooler=transaction in the URL"
+            ) from failed
         if failed is not None:
             raise failed
 
@@ -164,8 +175,7 @@ class Wire:
     def _flush(self) -> None:
         """Send all. The answers are read meanwhile, or the server would wait with more of them while we wait for it."""
         while self._pgconn.flush():
-            readable, _, _ = select.select([self._pgconn.socket], [self._pgconn.socket], [])
-            if readable:
+            if _wait(self._pgconn.socket, select.POLLIN | select.POLLOUT) != select.POLLOUT:
                 self._pgconn.consume_input()
 
     def _result(self) -> PGresult:
@@ -177,7 +187,7 @@ class Wire:
 
     def _next(self) -> PGresult | None:
         while self._pgconn.is_busy():
-            _readable(self._pgconn.socket)
+            _wait(self._pgconn.socket, select.POLLIN)
             self._pgconn.consume_input()
         return self._pgconn.get_result()
 
@@ -187,10 +197,18 @@ class Wire:
         return psycopg.OperationalError(result.get_error_message(self._encoding) or "the connection is lost")
 
 
-def _readable(socket: int) -> None:
+def _wait(socket: int, events: int) -> int:
+    """Until one of the events has come. Which have; an error counts as one."""
     poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    poll.poll()
+    poll.register(socket, events)
+    ((_, came),) = poll.poll()
+    return came
+
+
+def _outlived(problem: psycopg.Error) -> bool:
+    """Whether what was prepared is gone (DISCARD, or a pooler's other session), or its tables have changed."""
+    gone = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
+    return isinstance(problem, gone) or problem.diag.source_file == "plancache.c"
 
 
 @lru_cache(maxsize=1024)

@@ -176,8 +176,7 @@ class PostgresStore(Store):
             try:
                 yield connection
             finally:
-                usable = not connection.closed and not connection.broken
-                if usable and connection.info.transaction_status == TransactionStatus.IDLE:
+                if connection.info.transaction_status == TransactionStatus.IDLE and not connection.wire.busy:
                     self._idle.append(connection)
                 else:
                     connection.close()
