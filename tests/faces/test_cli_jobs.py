@@ -14,6 +14,9 @@ from fanin.cli import exits
 from fanin.stores import migrate as migrations
 from tests.faces.terminal import Terminal, until
 
+EVERY = [migration.version for migration in migrations.migrations("pg")]
+NEWEST = EVERY[-1]
+
 
 @fanin.App("sqlite:///unused.db").task(name="odd", attempts=1)
 def odd(number: int) -> int:
@@ -187,12 +190,11 @@ def test_check_names_a_broken_rule_and_the_rows(terminal: Terminal, job: fanin.J
 
 def test_migrate_makes_the_tables_once_and_check_says_whether_it_is_needed(store_url: str, tmp_path: Path) -> None:
     here = Terminal(tmp_path, store_url)
-    assert here.json("migrate", "--check", code=exits.FAILED) == {"current": False, "version": 0, "needed": 1}
+    assert here.json("migrate", "--check", code=exits.FAILED) == {"current": False, "version": 0, "needed": NEWEST}
     assert b"Run: fanin migrate" in here.run("migrate", "--check", code=exits.FAILED).stdout
-    newest = migrations.migrations("pg")[-1].version
-    assert here.json("migrate")["version"] == newest
-    assert here.json("migrate") == {"applied": [], "version": newest}
-    assert here.run("migrate", "--check").stdout == f"up to date: schema version {newest}\n".encode()
+    assert here.json("migrate")["version"] == NEWEST
+    assert here.json("migrate") == {"applied": [], "version": NEWEST}
+    assert here.run("migrate", "--check").stdout == f"up to date: schema version {NEWEST}\n".encode()
     assert here.run("jobs").stdout == b"no jobs\n"
 
 
@@ -207,7 +209,7 @@ def test_postgres_without_tables_names_the_command(pg_url: str, tmp_path: Path) 
     said = here.run("jobs", code=exits.USAGE).stderr.decode()
     assert "fanin migrate" in said
     made = here.json("migrate", "--buckets", "4")
-    assert made["applied"] == [1]
+    assert made["applied"] == EVERY
     for name in ("one", "two", "three"):  # spread over the buckets
         here.run("map", "--key", name, "--then", "cat {outs}", "--", "echo {} > {out}.o", ":::", name)
         assert here.json("show", name)["succeeded"] == 1
@@ -231,7 +233,7 @@ def test_the_printed_sql_makes_the_same_tables(pg_url: str, tmp_path: Path) -> N
 def test_two_migrations_at_once_are_safe(pg_url: str, tmp_path: Path) -> None:
     here = Terminal(tmp_path, pg_url)
     said = [here.end(process)[0] for process in [here.start("migrate", "--json") for _ in range(4)]]
-    assert sorted(msgspec.json.decode(line)["applied"] for line in said) == [[], [], [], [1]]
+    assert sorted(msgspec.json.decode(line)["applied"] for line in said) == [[], [], [], EVERY]
 
 
 def test_newer_tables_are_refused(terminal: Terminal) -> None:
@@ -250,7 +252,7 @@ def test_newer_tables_are_refused(terminal: Terminal) -> None:
         remove = [address, f"DELETE FROM {schema}.migration WHERE version = 9999"]
     for words in (["migrate"], ["migrate", "--check"], ["jobs"]):
         said = terminal.run(*words, code=exits.USAGE).stderr.decode()
-        assert "schema version 9999, this fanin knows up to 1" in said
+        assert f"schema version 9999, this fanin knows up to {NEWEST}" in said
     if len(remove) == 1:
         with apsw.Connection(terminal.url.removeprefix("sqlite:///")) as connection:
             connection.execute(remove[0])
