@@ -17,6 +17,7 @@ import pydantic
 import pytest
 
 import fanin
+from fanin.domain import limits
 from tests.runtime.rows import execute
 
 
@@ -249,7 +250,9 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_where_the_task_is_made
     assert app.tasks == {}
 
 
-def test_a_payload_and_a_result_have_at_most_a_million_bytes(app: fanin.App) -> None:
+def test_a_payload_and_a_result_have_their_limits(app: fanin.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LARGE_RESULT_BYTES", 1_000_000)  # a larger one would lie outside
+
     @app.task(attempts=3)
     def grow(x: str) -> str:
         return x + "y" * 10

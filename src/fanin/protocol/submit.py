@@ -208,7 +208,9 @@ def _same_request(job: NewJob, existing: Rows, wanted: str) -> None:
             "call with stream=True to finish it, or cancel it"
         )
     if status != "open":
-        if old_hash is None and (wanted != "open" or planned is not None):  # planned by a redrive, with what had come
+        # A stream has no hash before its end, and a plan only by a redrive, with what had come.
+        whole_asked = planned is not None if wanted == "open" else job.request_hash is not None
+        if old_hash is None and whole_asked:
             raise KeyConflict(
                 f"the job of {job.key or job.id!r} ended before all of its parts had come, so it is not what is asked "
                 "for now: choose another key"
