@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fanin.domain.model import Report
+from fanin.domain.policy import Policy
 from fanin.protocol import close
 from fanin.testing.explorer import Actor
 from tests.races.arena import Arena, appender, canceller, creator, giver_up, reaper, redriver, sealer, sweeper
 from tests.races.scenarios import held, race, seal_what_is_open, three
-from tests.races.stage import BUCKET, LAPSED
+from tests.races.stage import BUCKET, LAPSED, succeed
 
 
 @race("two workers that exchange their last parts for the successor", "A=LAST/1 B=OK/0", "A=OK/0 B=LAST/1")
@@ -162,6 +163,24 @@ def exchange_and_append(arena: Arena) -> list[Actor]:
     job_id = arena.open(1, successor=None)
     (one,) = arena.claims(1)
     return [arena.exchanger("A", one), appender("N", job_id, 1)]
+
+
+@race("two workers that exchange, either makes the quorum", "A=LAST/1 B=CLOSED/0", "A=CLOSED/0 B=LAST/1",
+      preemptions=1, always=2)  # fmt: skip
+def exchange_and_quorum(arena: Arena) -> list[Actor]:
+    """A success that is judged is expected like any other: it could be counted before the others were locked."""
+    _, (one, two, three, _) = held(arena, 4, stripes=2, policy=Policy(quorum=2))
+    arena.settled([succeed(three)])
+    return [arena.exchanger("A", one), arena.exchanger("B", two)]
+
+
+@race("an exchange over two jobs and the failures that close both", "A=OK+OK/0 B=LAST+LAST",
+      "A=CLOSED+CLOSED/0 B=LAST+LAST", preemptions=2, always=3)  # fmt: skip
+def exchange_and_fail_fast(arena: Arena) -> list[Actor]:
+    """Both want the counters of both jobs, one of them all at once: they could lock crosswise."""
+    _, (one, two, _) = held(arena, 3, name="one", stripes=3, policy=Policy(fail_fast=True))
+    _, (three, four, _) = held(arena, 3, name="two", stripes=3, policy=Policy(fail_fast=True))
+    return [arena.exchanger("A", three, one), arena.fails("B", two, four)]
 
 
 @three(
