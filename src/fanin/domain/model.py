@@ -31,7 +31,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """The right to run one part until the lease ends: what a worker holds.
 
     ``attempt`` is the fencing number (grows by one per claim, never falls); ``claim_id`` is random per claim and
-    makes the token unique even where the database itself goes back in time. ``alone``: the attempt before lost its
+    makes the token unique even where the database itself goes back in time. ``alone``: an earlier attempt lost its
     worker and this is the last one, so it should be run with no other beside it, in case the part kills its workers.
     ``stripe`` is the counter that the part is counted on.
     """

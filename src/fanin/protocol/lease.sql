@@ -49,11 +49,11 @@ RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.c
 
 -- name: lost_before
 -- rows: job_id, idx, attempt
--- Which of these attempts lost their leases. Asked for parts on their last attempt only.
-SELECT l.job_id, l.idx
+-- Which of these parts lost a lease in this or an earlier attempt. Asked for parts on their last attempt only.
+SELECT DISTINCT l.job_id, l.idx
 FROM unnest(:job_id::uuid[], :idx::int[], :attempt::int[]) AS u (job_id, idx, attempt) --pg
 FROM (SELECT value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt FROM json_each(:rows)) AS u --lite
-JOIN fanin.attempt_log AS l ON l.bucket = :bucket AND l.job_id = u.job_id AND l.idx = u.idx AND l.attempt = u.attempt
+JOIN fanin.attempt_log AS l ON l.bucket = :bucket AND l.job_id = u.job_id AND l.idx = u.idx AND l.attempt <= u.attempt
     AND l.what = 'lease_lost';
 
 -- name: renew_parts --pg

@@ -82,6 +82,8 @@ class Worker:
         self._done: deque[tuple[Running, Outcome]] = deque()
         self._alone: deque[Running] = deque()
         self._suspects = 0
+        self._gave_back: set[tuple[str, int]] = set()
+        """Parts that waited here in vain to be alone. One that comes back is run with company: nobody else took it."""
         self._saying = threading.Lock()
         self._news = threading.Event()
         self._draining = threading.Event()
@@ -248,6 +250,8 @@ class Worker:
             patience = ALONE_SECONDS if running.claim.alone else HOARD_SECONDS
             if running.started is None and not running.said and now - running.claimed >= patience:
                 self._pace.slow()
+                if running.claim.alone:
+                    self._gave_back.add(running.claim.key)
                 if self._say(running, Outcome("release")):  # before anybody can say that it was stopped
                     self._executors[running.task.mode].stop_work(running, replace=False)
 
@@ -299,17 +303,23 @@ class Worker:
         if executor is None:
             executor = self._executors[task.mode] = KINDS[task.mode](self.concurrency, self._finished, self.store)
         self._held[self._key(claim)] = running  # from here on the heart may stop it
-        if claim.alone:
-            self._suspects += 1
+        self._suspects += claim.alone
+        if claim.alone and claim.key not in self._gave_back:
             self._alone.append(running)
         else:
+            self._gave_back.discard(claim.key)
             executor.submit(running)
 
     def _begin_alone(self) -> None:
-        """A part that may kill its worker has its last attempt when nothing else runs here that would be lost too."""
+        """A part that may kill its worker has its last attempt when nothing else is held here, which would be lost too.
+
+        Others of its kind are given back first, to come one by one.
+        """
         while self._alone and self._alone[0].said:  # given back meanwhile
             self._alone.popleft()
-        if self._alone and all(running in self._alone for running in self._held.values()):
+        while len(self._alone) > 1:
+            self._say(self._alone.pop(), Outcome("release"))
+        if self._alone and len(self._held) == 1:
             running = self._alone.popleft()
             self._executors[running.task.mode].submit(running)
 
