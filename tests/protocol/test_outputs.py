@@ -193,6 +193,18 @@ def test_half_a_token_neither_stages_nor_finishes(store: Store, half: str) -> No
     assert statuses(store) == [(1, "a", "staged")]
 
 
+@pytest.mark.plants_corruption
+def test_a_row_of_a_claim_that_never_held_the_part_is_not_finished(store: Store) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    assert stage(store, held, ready=False)
+    other = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+    say(store, f"UPDATE fanin.staged_output SET claim_id = '{other}'")
+    wrong = msgspec.structs.replace(held, claim_id=other)
+    assert not store.run(lambda: outputs.mark_ready(wrong, "a", 3, "x"))
+    assert statuses(store) == [(1, "a", "staged")]
+
+
 def test_a_part_that_has_ended_takes_no_output_by_its_last_token(store: Store) -> None:
     make(store, 1)
     (held,) = claim(store)

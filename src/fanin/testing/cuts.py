@@ -5,6 +5,7 @@ The connection is dropped there, as if the process had been killed, and the data
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from fanin.protocol.steps import Again, Rows, Statement, TxnFactory
 from fanin.stores.base import Store, drive
 from fanin.stores.postgres import PostgresStore
 from fanin.stores.sqlite import SqliteStore
+
+NOTICE_SECONDS = 90
 
 
 class When(Enum):
@@ -76,7 +79,21 @@ class _Line:
         else:
             from fanin.testing.stepper import sever
 
+            session = self._connection.info.backend_pid
             sever(self._connection)
+            self._wait_for_the_end_of(session)
+
+    def _wait_for_the_end_of(self, session: int) -> None:
+        """Until the server has noticed: what comes next would else skip rows that the dead session still locks."""
+        assert isinstance(self._store, PostgresStore)
+        given_up = time.monotonic() + NOTICE_SECONDS
+        with self._store.connection() as connection:
+            while connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [session]).fetchone():
+                if time.monotonic() > given_up:
+                    raise TimeoutError(
+                        f"the server has not noticed in {NOTICE_SECONDS} s that session {session} is gone"
+                    )
+                time.sleep(0.002)
 
 
 def statements(store: Store, factory: TxnFactory[Any]) -> list[Statement]:
