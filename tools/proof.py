@@ -84,9 +84,11 @@ def merged(entries: list[Entry]) -> Entry:
     return found
 
 
-def report(ran: list[Ran], recorded: dict[str, list[Entry]], seed: int, minutes: float) -> str:
-    """The whole page. recorded: the entries of each suite; those of a suite without a text of its own are faults."""
-    bad = [one.name for one in ran if not one.good]
+def report(ran: list[Ran], recorded: dict[str, list[Entry]], bad: list[str], seed: int, minutes: float) -> str:
+    """The whole page. recorded: the entries of each suite; those of a suite without a text of its own are faults.
+
+    bad: what did not hold.
+    """
     took = sum(one.seconds for one in ran) / 60
     lines = [
         "# Proof",
@@ -103,7 +105,7 @@ def report(ran: list[Ran], recorded: dict[str, list[Entry]], seed: int, minutes:
         "",
         *_table(
             ["run", "seed", "minutes", "said"],
-            [(one.name, one.seed, f"{one.seconds / 60:.1f}", one.closing.replace("|", "/")) for one in ran],
+            [(one.name, one.seed, f"{one.seconds / 60:.1f}", _placeless(one.closing)) for one in ran],
         ),
     ]
     for suite, (title, sentence) in ABOUT.items():
@@ -121,9 +123,21 @@ def report(ran: list[Ran], recorded: dict[str, list[Entry]], seed: int, minutes:
         lines.pop()
     for one in ran:
         if one.name.startswith("torture"):
-            text = re.sub(r"sqlite:////\S*/torture\.db", "sqlite:///torture.db", one.output.strip())
-            lines += ["", f"## {one.name.capitalize()}", "", "```text", text, "```"]
+            lines += [
+                "",
+                f"## {one.name[0].upper()}{one.name[1:]}",
+                "",
+                "```text",
+                _placeless(one.output.strip()),
+                "```",
+            ]
     return "\n".join(lines) + "\n"
+
+
+def _placeless(text: str) -> str:
+    """Without the machine's own folders and ports, and fit for a table."""
+    text = re.sub(r"sqlite:////\S*/torture\.db", "sqlite:///torture.db", text)
+    return re.sub(r"(postgresql://)\S+?(?=[,\s])", r"\1…", text).replace("|", "/")
 
 
 def _others(recorded: dict[str, list[Entry]]) -> list[str]:

@@ -17,13 +17,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fanin.domain.model import Verdict
 from tests.support import figures
-from tools.proof import Ran, report
+from tools.proof import Ran, merged, report
 
 HOME = Path(__file__).resolve().parent.parent
 LEAST_MINUTES, MOST_MINUTES = 5, 24 * 60
-EXAMPLES = 60
+EXAMPLES = 100
 """Sequences of calls in one run of the state machine: about half a minute."""
+VERDICT_TIMES = 50
+"""How often each verdict has to be met in all of them."""
 
 LONG_MINUTES = 90
 """From here on the cases of tests/faults run in their long form, which alone takes an hour."""
@@ -58,13 +61,25 @@ class Prover:
             self._pytest(
                 "machine", ["tests/invariants", f"--hypothesis-seed={seed}"], {"FANIN_EXAMPLES": str(EXAMPLES)}, seed
             )
-            if time.monotonic() >= machine_until or not self.ran[-1].good:
+            late = time.monotonic() - machine_until
+            if not self.ran[-1].good or late >= left / 4 or (late >= 0 and not self._rare()):
                 break
         each = max(self.until - time.monotonic(), left / 2) / 2 / 60
         seeds = self._seeds()
         with tempfile.TemporaryDirectory() as place:
             self._torture("torture on SQLite", ["--url", f"sqlite:///{place}/torture.db"], each, next(seeds))
         self._torture("torture on PostgreSQL", ["--own-server"], each, next(seeds))
+
+    def _rare(self) -> list[str]:
+        """Verdicts that the state machine has not met often enough."""
+        met = merged([entry["counts"] for entry in figures.recorded(self.folder).get("machine", [])])
+        return [verdict.name for verdict in Verdict if met.get("verdicts", {}).get(verdict.name, 0) < VERDICT_TIMES]
+
+    def bad(self) -> list[str]:
+        """What did not hold."""
+        return [ran.name for ran in self.ran if not ran.good] + [
+            f"verdict {name} was met less than {VERDICT_TIMES} times" for name in self._rare()
+        ]
 
     def _seeds(self) -> Iterator[int]:
         chosen = random.Random(self.seed)
@@ -108,9 +123,9 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         prover = Prover(seed, options.minutes, Path(folder))
         prover.prove()
-        text = report(prover.ran, figures.recorded(Path(folder)), seed, options.minutes)
+        bad = prover.bad()
+        text = report(prover.ran, figures.recorded(Path(folder)), bad, seed, options.minutes)
     options.out.write_text(text, "utf-8")
-    bad = [ran.name for ran in prover.ran if not ran.good]
     print(f"{options.out}: {'everything held' if not bad else 'NOT everything held: ' + ', '.join(bad)}")
     return 1 if bad else 0
 

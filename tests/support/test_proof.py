@@ -22,7 +22,7 @@ def test_numbers_are_added_dicts_merged_and_texts_collected() -> None:
 
 def test_the_page_holds_the_figures_of_every_suite_and_no_place_of_the_machine() -> None:
     recorded = {suite: [entry(cuts=1200), entry(cuts=34)] for suite in ABOUT} | {"network": [entry(cuts=5)]}
-    page = report([Ran("model", 7, 61.0, 0, "54 passed in 9.1s\n"), TORTURE], recorded, 7, 20.0)
+    page = report([Ran("model", 7, 61.0, 0, "54 passed in 9.1s\n"), TORTURE], recorded, [], 7, 20.0)
     assert "**Everything held.** 2 runs, 2 minutes." in page
     assert page.count("| cuts | 1,234 |") == len(ABOUT)
     assert "### network, the short form" in page
@@ -33,7 +33,9 @@ def test_the_page_holds_the_figures_of_every_suite_and_no_place_of_the_machine()
 
 
 def test_a_suite_that_failed_or_left_nothing_is_named() -> None:
-    page = report([Ran("races", 7, 1.0, 1, "1 failed\n"), Ran("crashes", 7, 1.0, 3, "")], {}, 7, 5.0)
+    page = report(
+        [Ran("races", 7, 1.0, 1, "1 failed\n"), Ran("crashes", 7, 1.0, 3, "")], {}, ["races", "crashes"], 7, 5.0
+    )
     assert "Not everything held: races, crashes" in page
     assert "it printed nothing, exit 3" in page
     assert page.count("No figures: the suite did not run to its end.") == len(ABOUT)
