@@ -91,7 +91,7 @@ def _take_leading(tokens: list[str]) -> tuple[list[str], list[str]]:
 
 def _guarded(name: str, tokens: list[str]) -> int:
     """Run a command; its errors become a line and an exit code."""
-    from fanin.domain.errors import FaninError, Unavailable
+    from fanin.domain.errors import FaninError, Refused, Unavailable
 
     try:
         return _run(name, tokens)
@@ -107,7 +107,8 @@ def _guarded(name: str, tokens: list[str]) -> int:
     except FaninError as problem:
         if "--debug" in tokens:
             raise
-        return fail(str(problem), exits.UNAVAILABLE if isinstance(problem, Unavailable) else exits.USAGE)
+        refused = exits.USAGE if isinstance(problem, Refused) else exits.FAILED
+        return fail(str(problem), exits.UNAVAILABLE if isinstance(problem, Unavailable) else refused)
 
 
 def _run(name: str, tokens: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -72,7 +73,7 @@ def _retry(keys: tuple[str, ...], common: Common) -> int:
     with open_app(common) as app:
         store, count = app.store, 0
         for bucket in range(store.buckets):
-            while some := store.run(lambda b=bucket: outbox.retry(b, list(keys) or None)):  # type: ignore[misc]
+            while some := store.run(partial(outbox.retry, bucket, list(keys) or None)):
                 count += some
     if common.json:
         print_json({"retried": count})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 OK = 0
 FAILED = 1
-"""The job failed, more parts failed than tolerated, the ``--then`` command failed, or ``check`` found something."""
+"""The job failed, more parts failed than tolerated, the ``--then`` command failed, ``check`` found
+something, or an output is not what its part wrote or could not be reached."""
 USAGE = 2
 """The command line is wrong, or the call was refused. Nothing was changed."""
 UNAVAILABLE = 3

@@ -38,9 +38,10 @@ def outputs(
     elif not rows:
         say(f"no succeeded part of job {short(found.id)} has left an output{f' {name}' if name else ''}")
     else:
-        width = max(len(n) for _, n, _, _, _ in rows)
+        width = max(len("name"), *(len(called) for _, called, _, _, _ in rows))
+        print(f"{'part':>8}  {'name':<{width}}  {'bytes':>13}  where")
         for idx, called, size, _, where in rows:
-            say(f"{idx:>6}  {called:<{width}}  {number(size):>12}  {where}")
+            print(f"{idx:>8}  {called:<{width}}  {number(size):>13}  {where}")
     return exits.OK
 
 
@@ -58,8 +59,7 @@ def sweep(
     if common.json:
         print_json(msgspec.to_builtins(swept))
     else:
-        say(f"{swept.removed} removed, {swept.forgotten} of them removed before and now forgotten, "
-            f"{swept.kept} decided to be kept")  # fmt: skip
+        print(f"removed {swept.removed}, removed once more {swept.forgotten}, decided to be kept {swept.kept}")
     if swept.unreachable:
         say(f"{swept.unreachable} could not be reached from this host; run this where their directory or bucket is")
     return exits.FAILED if swept.unreachable else exits.OK

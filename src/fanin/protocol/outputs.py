@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain.model import Claim
-from fanin.protocol.steps import Room, Txn
+from fanin.protocol.steps import Room, Row, Txn
 
 SQL = Room("outputs")
 
@@ -103,7 +103,6 @@ def _fence(held: Claim) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _placed(job_id: str, row: tuple[object, ...]) -> Placed:
+def _placed(job_id: str, row: Row) -> Placed:
     idx, name, root, size, digest, attempt, claim_id = row
-    found = (job_id, idx, attempt, claim_id, name, root, size, digest)
-    return Placed(*found)  # type: ignore[arg-type]
+    return Placed(job_id, idx, attempt, claim_id, name, root, size, digest)

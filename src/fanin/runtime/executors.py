@@ -297,7 +297,7 @@ class Loop:
 def require_pebble() -> None:
     """Raises `BadOption` where it is missing: before a part is claimed, not after."""
     try:
-        import pebble  # noqa: F401
+        importlib.import_module("pebble")
     except ImportError as problem:
         raise BadOption(
             f"mode='process' needs the package pebble ({problem}): pip install 'fanin[process]'"

@@ -8,12 +8,12 @@ may have run out.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 
 from fanin.domain.errors import Unavailable
 from fanin.protocol import lease
+from fanin.runtime.background import Background
 from fanin.runtime.executors import Running
 from fanin.stores.base import Store
 
@@ -39,12 +39,11 @@ class Heart:
         self._held = held
         self._stop = stop
         self._overdue = overdue
-        self._closing = threading.Event()
         self.well = True
         """Whether the last heartbeat reached the database. While it does not, nothing more is to be claimed."""
         self._threads = [
-            threading.Thread(target=self._loop, args=[self.beat], name="fanin-heart", daemon=True),
-            threading.Thread(target=self._loop, args=[self.watch], name="fanin-watch", daemon=True),
+            Background("heartbeat", self.beat, every=TICK_SECONDS, first=TICK_SECONDS),
+            Background("watch", self.watch, every=TICK_SECONDS, first=TICK_SECONDS),
         ]
 
     def start(self) -> None:
@@ -57,20 +56,9 @@ class Heart:
             thread.start()
 
     def close(self) -> None:
-        self._closing.set()
         for thread in self._threads:
-            if thread.is_alive():
-                thread.join(5)
+            thread.close()
         self._store.close()
-
-    def _loop(self, step: Callable[[], None]) -> None:
-        while not self._closing.wait(TICK_SECONDS):
-            try:
-                step()
-            except Unavailable as problem:
-                log.warning("heartbeat: %s; trying again", problem)
-            except Exception:
-                log.exception("heartbeat failed; trying again")
 
     def beat(self) -> None:
         """Renew every lease of which a third has passed since its claim or last renewal was sent.

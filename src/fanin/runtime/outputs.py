@@ -90,8 +90,8 @@ def root_of(store: Store) -> str:
     chosen = os.environ.get(VARIABLE, "")
     if chosen:
         return chosen.rstrip("/") if "://" in chosen and not chosen.startswith("file://") else _directory(chosen)
-    if store.dialect == "lite":
-        return f"{store.path}.outputs"  # type: ignore[attr-defined]
+    if store.file is not None:
+        return f"{store.file}.outputs"
     raise BadOption(
         f"outputs need a place that all hosts share: set {VARIABLE} to a directory, or to s3://, gs:// or az://"
     )

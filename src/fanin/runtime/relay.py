@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fanin.domain import identity, limits
 from fanin.domain.errors import BadOption, Unavailable
@@ -123,7 +124,7 @@ class Relay:
         return len(claimed)
 
     def _due(self) -> bool:
-        found = [self.store.read(lambda b=bucket: outbox.due_in(b)) for bucket in range(self.store.buckets)]  # type: ignore[misc]
+        found = [self.store.read(partial(outbox.due_in, bucket)) for bucket in range(self.store.buckets)]
         return any(due is not None and due <= 0 for due in found)
 
     def _deliver(self, bucket: int, claim_id: str, group: Sequence[Event]) -> list[Answer]:

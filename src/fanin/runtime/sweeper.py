@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 
 import msgspec
 
 from fanin.domain.errors import BadOption, BrokenOutput, Unavailable
 from fanin.protocol import outputs
 from fanin.protocol.outputs import Placed
+from fanin.runtime.background import Background
 from fanin.runtime.objects import objects
 from fanin.stores.base import Store
 
@@ -33,9 +33,14 @@ class Swept(msgspec.Struct):
 
 
 def sweep(store: Store, grace: float = GRACE_SECONDS, longest: float = LONGEST_SECONDS) -> Swept:
-    """One pass over all buckets, in bounded portions. Safe beside workers and other sweeps."""
+    """One pass over all buckets, in bounded portions. Safe beside workers and other sweeps.
+
+    Where nothing is undecided nothing is written: idle workers look for all.
+    """
     swept = Swept()
     for bucket in range(store.buckets):
+        if not store.read(lambda: outputs.undecided(bucket))[0]:
+            continue
         swept.kept += store.run(lambda: outputs.keep(bucket, grace))
         while found := store.read(lambda: outputs.lost(bucket, grace)):
             gone = _remove(found)
@@ -65,29 +70,13 @@ def _remove(found: list[Placed]) -> list[Placed]:
     return gone
 
 
-class Sweeper:
-    """`sweep`, about every minute in a thread of a worker."""
+def background(store: Store) -> Background:
+    """`sweep`, about every minute, in a worker."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fanin-sweeper", daemon=True)
+    def step() -> float:
+        swept = sweep(store)
+        if swept.removed:
+            log.info("outputs: %d of lost attempts were removed", swept.removed)
+        return PERIOD_SECONDS * random.uniform(0.5, 1.0)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
-
-    def _run(self) -> None:
-        while not self._closing.wait(PERIOD_SECONDS * random.uniform(0.5, 1.0)):
-            try:
-                swept = sweep(self._store)
-                if swept.removed:
-                    log.info("outputs: %d of lost attempts were removed", swept.removed)
-            except Unavailable as problem:
-                log.warning("sweeper: %s; trying again", problem)
-            except Exception:
-                log.exception("the sweeper failed; trying again")
+    return Background("sweeper", step, every=PERIOD_SECONDS, first=random.uniform(0, PERIOD_SECONDS))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
@@ -16,6 +15,7 @@ from operator import itemgetter
 from fanin.domain.errors import Unavailable
 from fanin.protocol import close, finish, lease
 from fanin.protocol.steps import TxnFactory
+from fanin.runtime.background import Background
 from fanin.stores.base import Store
 
 log = logging.getLogger("fanin")
@@ -71,35 +71,23 @@ def _done(store: Store, job_id: str, factory: TxnFactory[int]) -> bool:
 
 
 class Upkeep:
-    """`once`, about every second in a thread, and exactly when the next part comes due. ``found`` wakes the worker."""
+    """`once`, about every second, and exactly when the next part comes due. ``found`` wakes the worker."""
 
     def __init__(self, store: Store, found: Callable[[], None]) -> None:
         self._store = store
         self._found = found
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fanin-upkeep", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def background(self) -> Background:
+        return Background("upkeep", self.step, every=PERIOD_SECONDS, first=random.uniform(0, 0.2))
 
-    def close(self) -> None:
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
-
-    def _run(self) -> None:
-        pause = random.uniform(0, 0.2)
-        while not self._closing.wait(pause):
-            pause = PERIOD_SECONDS * random.uniform(0.7, 1.0)
-            try:
-                for bucket in range(self._store.buckets):
-                    look = self._store.read(lambda: lease.look(bucket))
-                    if tend(self._store, bucket, look):
-                        self._found()
-                        look = self._store.read(lambda: lease.look(bucket))
-                    if look.soonest is not None:
-                        pause = min(pause, max(look.soonest, SOONEST_SECONDS))
-            except Unavailable as problem:
-                log.warning("upkeep: %s; trying again", problem)
-            except Exception:
-                log.exception("upkeep failed; trying again")
+    def step(self) -> float:
+        """One round over all buckets. Returns the seconds until the next."""
+        pause = PERIOD_SECONDS * random.uniform(0.7, 1.0)
+        for bucket in range(self._store.buckets):
+            look = self._store.read(lambda: lease.look(bucket))
+            if tend(self._store, bucket, look):
+                self._found()
+                look = self._store.read(lambda: lease.look(bucket))
+            if look.soonest is not None:
+                pause = min(pause, max(look.soonest, SOONEST_SECONDS))
+        return pause

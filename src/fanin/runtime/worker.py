@@ -20,13 +20,13 @@ from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import lease, read
 from fanin.protocol.steps import Txn
+from fanin.runtime import sweeper
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
 from fanin.runtime.settling import Settling, tell
-from fanin.runtime.sweeper import Sweeper
 from fanin.runtime.task import Application
 from fanin.runtime.upkeep import Upkeep
 from fanin.stores.base import Bell
@@ -141,11 +141,10 @@ class Worker:
         if not self._patiently():
             return False
         self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue)
-        self._upkeep = Upkeep(self.store, self._wake)
-        self._sweeper = Sweeper(self.store)
+        self._tending = [Upkeep(self.store, self._wake).background(), sweeper.background(self.store)]
         self._heart.start()
-        self._upkeep.start()
-        self._sweeper.start()
+        for thread in self._tending:
+            thread.start()
         log.info("worker %s serves %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
         return True
 
@@ -164,8 +163,8 @@ class Worker:
 
     def _close(self) -> None:
         self._heart.close()
-        self._upkeep.close()
-        self._sweeper.close()
+        for thread in self._tending:
+            thread.close()
         if self._bell is not None:
             self._bell.close()
         for executor in self._executors.values():

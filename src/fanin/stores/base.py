@@ -39,6 +39,8 @@ class Store(ABC):
 
     url: str
     dialect: str
+    file: str | None = None
+    """The real path of the database, where it is one file."""
     tries: int = limits.TRANSACTION_TRIES
     """How often a transaction is tried before `Unavailable` is raised."""
 

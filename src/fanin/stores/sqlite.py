@@ -81,7 +81,7 @@ class SqliteStore(Store):
 
     def __init__(self, url: str, path: str, clock: Callable[[], float] = time.time) -> None:
         self.url = url
-        self.path = os.path.realpath(path)
+        self.path = self.file = os.path.realpath(path)
         self.clock = clock
         self._pid = -1
         self._reset()

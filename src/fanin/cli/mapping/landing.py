@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from fanin.cli.mapping.outputs import Done, Scratch
@@ -83,7 +85,7 @@ class Landing:
         for number, attempt, place in self.scratch.leftovers():
             if number == 0:
                 continue  # the --then command's; its next attempt removes them
-            part = self.store.read(lambda idx=number - 1: read.part(bucket, self.job_id, idx))  # type: ignore[misc]
+            part = self.store.read(partial(read.part, bucket, self.job_id, number - 1))
             if part is None:
                 place.remove()
             elif part["status"] == "succeeded":
