@@ -111,6 +111,7 @@ def test_put_copies_a_path_and_save_writes_a_whole_file(app: fanin.App, root: st
     app.run_worker(until_idle=True)
     (output,) = job.outputs()
     assert output.save(tmp_path / "saved").read_bytes() == original.read_bytes()
+    assert (tmp_path / "saved").stat().st_mode == original.stat().st_mode, "readable for whom any new file is"
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,15 +71,13 @@ class Output:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it to a file, which appears as a whole. Raises `BrokenOutput`."""
         target = Path(path)
-        handle, half = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        half = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
-            with os.fdopen(handle, "wb") as file:
-                for chunk in self.chunks():
-                    file.write(chunk)
+            with open(half, "xb") as file:
+                file.writelines(self.chunks())
             os.replace(half, target)
-        except BaseException:
-            os.unlink(half)
-            raise
+        finally:
+            half.unlink(missing_ok=True)
         return target
 
     def __repr__(self) -> str:
