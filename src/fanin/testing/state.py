@@ -11,7 +11,7 @@ from fanin.stores.base import Store
 
 T = TypeVar("T")
 
-TABLES = ("job", "job_stripe", "part", "attempt_log", "outbox", "staged_output", "schedule", "firing")
+TABLES = ("job", "job_stripe", "part", "attempt_log", "outbox", "staged_output", "schedule", "firing", "leftover")
 """The tables of the protocol, parents first."""
 _UNSTEADY = {"outbox": ("xid",)}
 """Columns whose value says nothing about the state."""
