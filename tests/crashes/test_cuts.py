@@ -28,11 +28,11 @@ NOON = 1_700_000_000.0
 
 PIECES = {
     "finish.reap": "lease.reap",
-    "finish.count": "finish.settle",
-    "finish.end": "finish.settle",
-    "finish.end_emptied": "submit.seal",
+    "counting.count": "finish.settle",
+    "ending.end": "finish.settle",
+    "ending.end_emptied": "submit.seal",
     "finish.write": "finish.settle",
-    "finish.emptied_jobs": "finish.settle",
+    "counting.emptied_jobs": "finish.settle",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",
 }

@@ -13,7 +13,7 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, redrive, submit, success
+from fanin.protocol import close, counting, ending, finish, lease, redrive, submit, success
 from fanin.protocol.steps import Rows, Statement, Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
@@ -106,7 +106,7 @@ def seals_the_job(job_id: str) -> Statement:
 
 
 def counts_down(job_id: str) -> Statement:
-    return finish.SQL.count_down(bucket=0, job_id=job_id, stripe=0, succeeded=1, failed=0, locked=False)
+    return counting.SQL.count_down(bucket=0, job_id=job_id, stripe=0, succeeded=1, failed=0, locked=False)
 
 
 def expects(succeeded: int) -> Callable[[str], Statement]:
@@ -114,7 +114,7 @@ def expects(succeeded: int) -> Callable[[str], Statement]:
 
 
 def ends(job_id: str) -> Statement:
-    return finish.SQL.end_job(
+    return ending.SQL.end_job(
         bucket=0, job_id=job_id, status="failed", outcome="gave_up", reason=None, succeeded=0, failed=0, abandoned=0
     )
 
@@ -153,13 +153,13 @@ CASES: dict[str, tuple[Callable[[Store], str], Callable[[str], Statement]]] = {
     "an expected count of more parts than are left": (running, expects(2)),
     "no stripe of an ended job": (
         completed,
-        lambda job_id: finish.SQL.count_stripes(bucket=0, job_id=job_id, emptied=0),
+        lambda job_id: counting.SQL.count_stripes(bucket=0, job_id=job_id, emptied=0),
     ),
     "more stripes than are open": (
         running,
-        lambda job_id: finish.SQL.count_stripes(bucket=0, job_id=job_id, emptied=2),
+        lambda job_id: counting.SQL.count_stripes(bucket=0, job_id=job_id, emptied=2),
     ),
-    "the close of closed stripes": (cancelled, lambda job_id: finish.SQL.close_stripes(bucket=0, job_id=job_id)),
+    "the close of closed stripes": (cancelled, lambda job_id: counting.SQL.close_stripes(bucket=0, job_id=job_id)),
     "the end of a completed job": (completed, ends),
     "the end of a cancelled job": (cancelled, ends),
     "the sweep of an open stripe": (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fanin.domain.model import Claim
-from fanin.protocol import finish
+from fanin.protocol import counting, ending, finish
 from fanin.protocol.steps import Query, Statement, Txn
 from fanin.testing.stepper import Script
 from tests.races.stage import BUCKET, succeed
@@ -116,12 +116,14 @@ def count_outside(claim: Claim) -> Script:
         changed = yield finish.SQL.settle_parts(bucket=BUCKET, rows=[row])
         return len(changed)
 
-    def counting() -> Txn[finish.Counted]:
-        return (yield from finish.count(BUCKET, [(claim.job_id, 0, "succeeded")]))
+    def count() -> Txn[counting.Counted]:
+        counted = yield from counting.count(BUCKET, [(claim.job_id, 0, "succeeded")])
+        yield from ending.end(BUCKET, counted.endings)
+        return counted
 
     if not (yield contribute):
         return "LOST"
-    counted = yield counting
+    counted = yield count
     if counted.closed:
         return "CLOSED"
-    return "LAST" if counted.ended else "OK"
+    return "LAST" if counted.endings else "OK"

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from fanin.domain.model import Claim
-from fanin.protocol import close, finish, lease, redrive, submit
+from fanin.protocol import close, counting, ending, finish, lease, redrive, submit
 from fanin.protocol.steps import Txn
 from fanin.testing.explorer import Actor, Run, Tally
 from fanin.testing.mutate import replaced, without
@@ -81,7 +81,7 @@ def test_the_protocol_holds_at_the_same_barrier(arena: Arena) -> None:
     with two_sessions(arena) as (one, two):
         for session, claim in zip((one, two), claims, strict=True):
             session.play(once(partial(finish.settle, BUCKET, [succeed(claim)])))
-        meet(one, two, "finish.count_down")
+        meet(one, two, "counting.count_down")
         answers = [session.outcome[0].verdict.name for session in (one, two)]
     run = Run()
     arena.conclude(run, RACES["last_two"])
@@ -129,7 +129,7 @@ def successor_created_later() -> Iterator[None]:
         yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish._Successor, "create", nothing)
+        patch.setattr(ending._Successor, "create", nothing)
         yield
 
 
@@ -155,12 +155,12 @@ MUTANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {
     ),
     "a closed counter is counted down": (
         "completion_and_cancel",
-        lambda: without(finish.SQL.count_down, " AND NOT closed"),
+        lambda: without(counting.SQL.count_down, " AND NOT closed"),
     ),
     "the end of a run does not ask the state": (
         "completion_and_cancel",
         lambda: all_of(
-            without(finish.SQL.end_job, " AND status IN ('open', 'running')"),
+            without(ending.SQL.end_job, " AND status IN ('open', 'running')"),
             replaced(close.SQL.standing, ("SELECT status,", "SELECT 'running',")),
         ),
     ),
@@ -196,11 +196,11 @@ MUTANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {
     ),
     "a judge of failures does not lock the counters": (
         "failures_to_the_tolerance",
-        lambda: without(finish.SQL.lock_stripes, "FOR NO KEY UPDATE OF s"),
+        lambda: without(counting.SQL.lock_stripes, "FOR NO KEY UPDATE OF s"),
     ),
     "a quorum is counted without the other counters' locks": (
         "quorum",
-        lambda: without(finish.SQL.count_down, " AND (:locked OR NOT judged)"),
+        lambda: without(counting.SQL.count_down, " AND (:locked OR NOT judged)"),
     ),
     "the seal does not lock the counters": (
         "seal_and_completion",

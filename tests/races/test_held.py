@@ -61,7 +61,7 @@ def counting(stripe: int) -> TxnFactory[None]:
 CASES: dict[str, tuple[Callable[[Arena], TxnFactory[object]], str, tuple[int, ...]]] = {
     "cancel": (cancels, "close.standing", (0, 1)),
     "seal": (seals, "submit.seal_stripes", (0, 1)),
-    "judge": (judges, "finish.count_down", (0, 1)),
+    "judge": (judges, "counting.count_down", (0, 1)),
     "redrive": (redrives, "redrive.standing", (0, 1)),
     "sweep": (sweeps, "close.sweep_parts", (0,)),
 }

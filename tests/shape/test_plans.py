@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from fanin.domain.identity import new_claim_id
-from fanin.protocol import close, finish, lease, outbox, read, submit, success
+from fanin.protocol import close, counting, ending, finish, lease, outbox, read, submit, success
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
@@ -49,10 +49,10 @@ def hot(job_id: str) -> list[Statement]:
         finish.SQL.settle_parts(bucket=0, rows=[(*part, "succeed", "1", 0.0) for part in parts]),
         finish.SQL.reap_parts(bucket=0, rows=[part[:3] for part in parts]),
         finish.SQL.look_at_part(bucket=0, job_id=job_id, idx=5, result="1"),
-        finish.SQL.count_down(bucket=0, job_id=job_id, stripe=0, succeeded=1, failed=0, locked=False),
+        counting.SQL.count_down(bucket=0, job_id=job_id, stripe=0, succeeded=1, failed=0, locked=False),
         success.SQL.count_expected(bucket=0, job_id=job_id, stripe=0, succeeded=1),
-        finish.SQL.count_stripes(bucket=0, job_id=job_id, emptied=1),
-        finish.SQL.end_job(
+        counting.SQL.count_stripes(bucket=0, job_id=job_id, emptied=1),
+        ending.SQL.end_job(
             bucket=0, job_id=job_id, status="completed", outcome="all_ok", reason=None,
             succeeded=1, failed=0, abandoned=0,
         ),

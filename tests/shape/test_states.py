@@ -110,7 +110,7 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "close.sweep_parts": ("part", {"sweep"}),
     "redrive.revive_parts": ("part", {"redrive"}),
     "submit.seal_job": ("job", {"seal"}),
-    "finish.end_job": ("job", {"finish", "close"}),
+    "ending.end_job": ("job", {"finish", "close"}),
     "redrive.reopen_job": ("job", {"redrive"}),
     "outbox.claim_events": ("outbox", {"take"}),
     "outbox.settle_events": ("outbox", {"mark", "refuse", "park", "release"}),

@@ -14,14 +14,22 @@ import pytest
 from fanin.domain.errors import BadOption
 from fanin.domain.model import Spec, Verdict
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, redrive, submit
+from fanin.protocol import close, counting, ending, finish, lease, redrive, submit
 from fanin.stores import open_store
 from fanin.stores.base import Store
 from fanin.testing import crashpoints
 from fanin.testing.crashpoints import Crashed, Plan
 from tests.protocol.helpers import cancel, claim, done, failed, make, retried, settle, verdicts
 
-ROOMS = {"submit": submit, "lease": lease, "finish": finish, "close": close, "redrive": redrive}
+ROOMS = {
+    "submit": submit,
+    "lease": lease,
+    "counting": counting,
+    "ending": ending,
+    "finish": finish,
+    "close": close,
+    "redrive": redrive,
+}
 
 DYING_WORKER = """
 import sys

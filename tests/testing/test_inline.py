@@ -178,7 +178,7 @@ def test_that_breaks_a_rule(fanin_inline):
     job = shop.app.map(shop.mail, [1, 2])
     held = inline.claim().run()
     job.cancel()
-    with without(finish.SQL.count_down, " AND NOT closed"):
+    with without(counting.SQL.count_down, " AND NOT closed"):
         held.commit()
 """,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fanin.domain import limits, policy
 from fanin.domain.errors import BadOption, UnknownJob
 from fanin.domain.policy import Ending
-from fanin.protocol import finish
+from fanin.protocol import counting, ending
 from fanin.protocol.steps import Room, Txn, one
 
 SQL = Room("close")
@@ -52,18 +52,18 @@ def _storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _close(bucket: int, job_id: str, ending: Ending | None) -> Txn[bool]:
-    """``ending`` is None for a give-up: then the deadline is part of the guard."""
+def _close(bucket: int, job_id: str, how: Ending | None) -> Txn[bool]:
+    """``how`` is None for a give-up: then the deadline is part of the guard."""
     yield SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
     rows = yield SQL.standing(bucket=bucket, job_id=job_id)
     if not rows:
         raise UnknownJob(f"there is no job {job_id}")
     status, policy_text, overdue = rows[0]
-    if status not in ("open", "running") or (ending is None and not overdue):
+    if status not in ("open", "running") or (how is None and not overdue):
         return False
-    if ending is None:
-        ending = policy.gave_up(policy.decode(policy_text))
-    totals = yield from finish.sums(bucket, job_id)
-    yield finish.SQL.close_stripes(bucket=bucket, job_id=job_id)
-    yield from finish.end(bucket, {job_id: (ending, totals)})
+    if how is None:
+        how = policy.gave_up(policy.decode(policy_text))
+    totals = yield from counting.sums(bucket, job_id)
+    yield counting.SQL.close_stripes(bucket=bucket, job_id=job_id)
+    yield from ending.end(bucket, {job_id: (how, totals)})
     return True

@@ -13,7 +13,7 @@ from fanin.domain import limits, policy
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
 from fanin.domain.identity import stripe_of
 from fanin.domain.model import NewJob
-from fanin.protocol import finish
+from fanin.protocol import ending
 from fanin.protocol.steps import Room, Row, Rows, Txn, one
 
 SQL = Room("submit")
@@ -44,7 +44,7 @@ def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
         inserted += len((yield from _insert_chunk(job, turn, inserted, chunk)))
     assert inserted == parts, f"planned {parts} parts, created {inserted}"
     if parts == 0:
-        yield from finish.end_emptied(job.bucket, job.id)
+        yield from ending.end_emptied(job.bucket, job.id)
     else:
         yield SQL.ring(queue=job.queue)
     return True
@@ -144,7 +144,7 @@ def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_
         )
     )
     if live == 0:
-        yield from finish.end_emptied(bucket, job_id)
+        yield from ending.end_emptied(bucket, job_id)
     return True
 
 

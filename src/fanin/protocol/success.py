@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fanin.domain.model import Report
-from fanin.protocol import finish
+from fanin.protocol import counting, ending, finish
 from fanin.protocol.steps import Room, Rows, Txn
 
 SQL = Room("success")
@@ -52,6 +52,6 @@ def end(bucket: int, expected: Expected) -> Txn[frozenset[str]]:
     emptied: Counter[str] = Counter()
     for (job_id, _), ((remaining, sealed),) in expected.counted.items():
         emptied[job_id] += int(remaining == 0 and bool(sealed))
-    endings = yield from finish.emptied_jobs(bucket, emptied)
-    yield from finish.end(bucket, endings)
+    endings = yield from counting.emptied_jobs(bucket, emptied)
+    yield from ending.end(bucket, endings)
     return frozenset(endings)

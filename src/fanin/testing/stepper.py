@@ -5,7 +5,7 @@ values, as a worker would run them one after the other. The session stops before
 COMMIT; whoever holds it decides which session moves next, or cuts its connection there.
 
     session.play(once(lambda: finish.settle(bucket, reports)))
-    session.hold("finish.count_down")      # everything before the count has run, nothing is committed
+    session.hold("counting.count_down")      # everything before the count has run, nothing is committed
     session.cut()                          # the connection is gone, as if the process had died here
 """
 

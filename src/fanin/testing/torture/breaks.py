@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, cast
 
 from fanin.domain.errors import BadOption
-from fanin.protocol import close, finish
+from fanin.protocol import close, counting, ending, finish
 from fanin.protocol.steps import Again, Query, Statement, Txn, TxnFactory
 from fanin.stores.base import Store
 from fanin.testing.mutate import replaced
@@ -54,21 +54,21 @@ BREAKS = {
     ),
     "closed": Break(
         "a part may still count after its job was closed",
-        ((finish.SQL.count_down, ((" AND NOT closed", ""),)),),
+        ((counting.SQL.count_down, ((" AND NOT closed", ""),)),),
     ),
     "ended": Break(
         "a job that has ended may be ended again",
         (
             (close.SQL.standing, (("SELECT status,", "SELECT 'running',"),)),
-            (finish.SQL.end_job, ((" AND status IN ('open', 'running')", ""),)),
-            (finish.SQL.announce, (("fanin.clock())", "fanin.clock()) ON CONFLICT DO NOTHING"),)),
+            (ending.SQL.end_job, ((" AND status IN ('open', 'running')", ""),)),
+            (ending.SQL.announce, (("fanin.clock())", "fanin.clock()) ON CONFLICT DO NOTHING"),)),
         ),
     ),
     "counter": Break(
         "the counter is moved in a transaction of its own, after the parts", commit_after="finish.settle_parts"
     ),
     "successor": Break(
-        "the successor is created in a transaction of its own, after the end", commit_after="finish.announce"
+        "the successor is created in a transaction of its own, after the end", commit_after="ending.announce"
     ),
 }
 

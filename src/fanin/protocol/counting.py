@@ -1,0 +1,117 @@
+"""Parts that have ended are counted down, in two levels: their stripes, then the jobs' open stripes.
+
+Whoever takes the last open stripe of a job away ends it, and so does who finds that its policy is decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+
+import msgspec
+
+from fanin.domain import policy
+from fanin.domain.policy import Counts, Ending, Policy
+from fanin.protocol.steps import Room, Txn, one
+
+SQL = Room("counting")
+
+Change = tuple[str, int, str]
+"""(job id, stripe, ``succeeded`` or ``failed``): one part that has just ended."""
+
+
+Endings = dict[str, tuple[Ending, Counts]]
+"""Job id to how it ends, and with which counts."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What a count found: jobs that were closed before (the batch must be rolled back), and how jobs end by it."""
+
+    closed: frozenset[str] = frozenset()
+    endings: Endings = {}
+
+
+def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
+    """Count ended parts down. Says which jobs that decides, by the last part or early by their policy; the caller ends
+    them.
+
+    Goes through the jobs once for the stripes and once for the job rows, each time in ascending order.
+    """
+    tally = Counter(changes)
+    policies: dict[str, Policy] = {}
+    for job_id in sorted({job_id for job_id, _, status in tally if status == "failed"}):
+        policies[job_id] = yield from _policy(bucket, job_id)
+
+    closed: set[str] = set()
+    early: Endings = {}
+    emptied: Counter[str] = Counter()
+    for job_id, keys in groupby(sorted({key[:2] for key in tally}), key=lambda key: key[0]):
+        judges = job_id in policies and policies[job_id].judges_failures
+        if judges:
+            yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
+        for _, stripe in keys:
+            numbers = {
+                "bucket": bucket, "job_id": job_id, "stripe": stripe,
+                "succeeded": tally[job_id, stripe, "succeeded"], "failed": tally[job_id, stripe, "failed"],
+            }  # fmt: skip
+            counted = yield SQL.count_down(**numbers, locked=judges)
+            if not counted and not judges:
+                # Closed, or successes are judged too; the stripes of a job agree in both. Only a judged one may be
+                # locked with all others now: a write that waited for a close keeps its one row locked, out of order.
+                judges = any(judged for (judged,) in (yield SQL.judged(bucket=bucket, job_id=job_id, stripe=stripe)))
+                if judges:
+                    yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
+                    counted = yield SQL.count_down(**numbers, locked=True)
+            if not counted:
+                closed.add(job_id)
+                break
+            ((remaining, sealed),) = counted
+            emptied[job_id] += int(remaining == 0 and bool(sealed))
+        if judges and job_id not in closed:
+            verdict = yield from _judge(bucket, job_id, policies.get(job_id))
+            if verdict is not None:
+                early[job_id] = verdict
+    if closed:
+        return Counted(closed=frozenset(closed))
+
+    for job_id in sorted(early):
+        yield SQL.close_stripes(bucket=bucket, job_id=job_id)
+    natural = yield from emptied_jobs(bucket, {job_id: n for job_id, n in emptied.items() if job_id not in early})
+    return Counted(endings={**early, **natural})
+
+
+def emptied_jobs(bucket: int, emptied: dict[str, int]) -> Txn[Endings]:
+    """Take so many stripes that have just become empty off their jobs. How the jobs end that have none left."""
+    endings: Endings = {}
+    for job_id in sorted(job_id for job_id, n in emptied.items() if n):
+        ((open_stripes,),) = yield SQL.count_stripes(bucket=bucket, job_id=job_id, emptied=emptied[job_id])
+        if open_stripes == 0:
+            endings[job_id] = yield from natural_end(bucket, job_id)
+    return endings
+
+
+def _judge(bucket: int, job_id: str, known: Policy | None) -> Txn[tuple[Ending, Counts] | None]:
+    """The ending that the policy gives a job whose stripes are all locked, while parts of it live or may still come."""
+    rule = known or (yield from _policy(bucket, job_id))
+    counts = yield from sums(bucket, job_id)
+    more = counts.remaining > 0 or not counts.sealed
+    ending = policy.close_early(rule, counts) if more else None
+    return None if ending is None else (ending, counts)
+
+
+def natural_end(bucket: int, job_id: str) -> Txn[tuple[Ending, Counts]]:
+    """How a job ends that has no live part."""
+    rule = yield from _policy(bucket, job_id)
+    counts = yield from sums(bucket, job_id)
+    return policy.natural_end(rule, counts), counts
+
+
+def _policy(bucket: int, job_id: str) -> Txn[Policy]:
+    return policy.decode(one((yield SQL.policy(bucket=bucket, job_id=job_id)))[0])
+
+
+def sums(bucket: int, job_id: str) -> Txn[Counts]:
+    """The totals over a job's stripes, all of which this transaction holds or knows to be final."""
+    created, remaining, succeeded, failed, sealed = one((yield SQL.sums(bucket=bucket, job_id=job_id)))
+    return Counts(int(created), int(remaining), int(succeeded), int(failed), bool(sealed))
