@@ -11,7 +11,18 @@ from fanin.stores.base import Store
 
 T = TypeVar("T")
 
-TABLES = ("job", "job_stripe", "part", "attempt_log", "outbox", "staged_output", "schedule", "firing", "leftover")
+TABLES = (
+    "job",
+    "job_stripe",
+    "part",
+    "attempt_log",
+    "outbox",
+    "staged_output",
+    "schedule",
+    "firing",
+    "leftover",
+    "part_key",
+)
 """The tables of the protocol, parents first."""
 _UNSTEADY = {"outbox": ("xid",)}
 """Columns whose value says nothing about the state."""
