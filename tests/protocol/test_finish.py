@@ -12,7 +12,7 @@ import pytest
 from fanin.domain import identity, limits
 from fanin.domain.model import Claim, Report, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import finish, lease
+from fanin.protocol import exchange, finish, lease
 from fanin.stores.base import Store, retry
 from tests.protocol.helpers import (
     TASK,
@@ -601,3 +601,26 @@ def test_two_last_parts_at_once_end_the_job_once(pg_server: Server, store: Store
     assert settle_while(store, [done(held[0])], [done(held[64])]) == ["last"]
     assert ending(store, job_id) == ("completed", "all_ok")
     assert len(successors(store, job_id)) == 1
+
+
+def test_the_end_says_which_attempt_ended_it(store: Store) -> None:
+    by_report, by_batch, by_lease, by_person = (make(store, n, attempts=1) for n in (1, 3, 1, 2))
+    held: dict[str, list[Claim]] = {}
+    for one in claim_all(store, seconds=-1.0):
+        held.setdefault(one.job_id, []).append(one)
+    settle(store, done(held[by_report][0]), worker="a")
+    settle(store, *map(done, reversed(held[by_batch])), worker="b")
+    cancel(store, by_person)
+    assert store.run(lambda: lease.reap(0)) > 0
+    said = [events(store, job_id)[-1]["ended_by"] for job_id in (by_report, by_batch, by_lease, by_person)]
+    assert said == [
+        {"part": 0, "attempt": 1, "worker": "a"}, {"part": 2, "attempt": 1, "worker": "b"},
+        {"part": 0, "attempt": 1, "worker": "w"}, None,
+    ]  # fmt: skip
+
+
+def test_a_batch_that_ends_a_job_and_claims_on_says_who_ended_it(store: Store) -> None:
+    job_id = make(store, 2)
+    reports = [done(held) for held in claim(store)]
+    store.run(lambda: exchange.exchange(0, reports, ["q"], {"t": 60.0}, 4, identity.new_claim_id(), "x"))
+    assert events(store, job_id)[-1]["ended_by"] == {"part": 1, "attempt": 1, "worker": "x"}

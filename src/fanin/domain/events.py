@@ -15,11 +15,19 @@ ENVELOPE_TYPE = "application/cloudevents+json"
 DEFAULT_SOURCE = "/fanin"
 
 
+class EndedBy(msgspec.Struct, frozen=True):
+    """The attempt whose report, or whose lost lease, ended a run: the last of its batch. ``worker`` reported it."""
+
+    part: int
+    attempt: int
+    worker: str | None = None
+
+
 class JobFinished(msgspec.Struct, frozen=True):
     """The payload of ``job.finished``: one run of a job has ended, whatever its outcome.
 
     ``reason`` is for people. ``succeeded``, ``failed`` and ``abandoned`` count the parts. ``key`` is the caller's name
-    for the job, if it has one.
+    for the job, if it has one. ``ended_by`` is None if no part ended the run: a deadline did, or a person.
     """
 
     version: int
@@ -33,6 +41,7 @@ class JobFinished(msgspec.Struct, frozen=True):
     abandoned: int
     key: str | None
     task: str
+    ended_by: EndedBy | None = None
 
 
 PAYLOADS: dict[str, type[JobFinished]] = {"job.finished": JobFinished}
@@ -72,7 +81,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 def schema(kind: str) -> dict[str, Any]:
     """The JSON schema of a type's payload. Receivers should let other fields pass: a later version may add some."""
-    (found,) = msgspec.json.schema(PAYLOADS[kind])["$defs"].values()
+    parts = msgspec.json.schema(PAYLOADS[kind])["$defs"]
+    found = parts.pop(PAYLOADS[kind].__name__)
     properties = dict(found["properties"])
     properties["version"] = {"const": PAYLOAD_VERSION}
     properties["status"] = {"enum": list(states.JOB_ENDED)}
@@ -83,6 +93,7 @@ def schema(kind: str) -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "required": found["required"],
+        "$defs": {name: {key: part[key] for key in ("type", "properties", "required")} for name, part in parts.items()},
     }
 
 

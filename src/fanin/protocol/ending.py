@@ -5,12 +5,13 @@ The stripes of each job that ends are held by this transaction, or were emptied 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from fanin.domain import identity, limits
-from fanin.domain.events import PAYLOAD_VERSION
+from fanin.domain.events import PAYLOAD_VERSION, EndedBy
 from fanin.domain.model import Spec
 from fanin.protocol import counting
 from fanin.protocol.counting import Endings
@@ -21,13 +22,21 @@ SQL = Room("ending")
 Event = tuple[str, int, int, dict[str, Any]]
 """(job id, run, sequence number, facts) of an end."""
 
+By = Callable[[str], EndedBy | None]
+"""Job id to the attempt that ended it. Asked only of jobs that end."""
+
+
+def nobody(job_id: str) -> EndedBy | None:
+    """No attempt ended the job: a deadline or a person did, or it had no parts."""
+    return None
+
 
 def end_emptied(bucket: int, job_id: str) -> Txn[None]:
     """End a sealed job that has no live part: no worker will arrive to do it."""
     yield from end(bucket, {job_id: (yield from counting.natural_end(bucket, job_id))})
 
 
-def end(bucket: int, endings: Endings) -> Txn[None]:
+def end(bucket: int, endings: Endings, by: By = nobody) -> Txn[None]:
     """The end of runs: state, event and successor together. The stripes of each job are held or emptied by us."""
     events: list[Event] = []
     born: list[_Successor] = []
@@ -41,7 +50,7 @@ def end(bucket: int, endings: Endings) -> Txn[None]:
         facts = {
             "job_id": job_id, "run": run, "status": ending.status, "outcome": ending.outcome,
             "reason": ending.reason, "succeeded": counts.succeeded, "failed": counts.failed,
-            "abandoned": abandoned, "key": key, "task": task,
+            "abandoned": abandoned, "key": key, "task": task, "ended_by": by(job_id),
         }  # fmt: skip
         events.append((job_id, run, seq, facts))
         if successor is not None and ending.proceeds:
@@ -83,7 +92,7 @@ class _Successor(msgspec.Struct, frozen=True):
     def refused_facts(self) -> dict[str, Any]:
         return {
             "job_id": self.id, "run": 1, "status": "failed", "outcome": "refused", "reason": self.refused,
-            "succeeded": 0, "failed": 0, "abandoned": 0, "key": None, "task": self.spec.task,
+            "succeeded": 0, "failed": 0, "abandoned": 0, "key": None, "task": self.spec.task, "ended_by": None,
         }  # fmt: skip
 
     def create(self, bucket: int) -> Txn[None]:

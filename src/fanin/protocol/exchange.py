@@ -44,7 +44,7 @@ def exchange(
     claims = yield from claiming()
     if not expected.came:
         raise Again(lambda: _both(settling, claiming))
-    ended = yield from success.end(bucket, expected)
+    ended = yield from success.end(bucket, expected, worker)
     if ended:  # their successors have just come
         claims += yield from claiming(len(claims))
     answers = [

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.events import EndedBy
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import counting, ending
 from fanin.protocol.steps import Again, Room, Row, Rows, Txn
@@ -64,7 +65,7 @@ def settle(
         counted = yield from counting.count(bucket, ended)
         if counted.closed:
             raise Again(lambda: settle(bucket, reports, worker, closed | counted.closed))
-        yield from ending.end(bucket, counted.endings)
+        yield from ending.end(bucket, counted.endings, last_of(changed, worker))
         for n, answer in answers.items():
             if answer.verdict is Verdict.OK and reports[n].claim.job_id in counted.endings:
                 answers[n] = msgspec.structs.replace(answer, verdict=Verdict.LAST)
@@ -79,6 +80,16 @@ def write(bucket: int, rows: Sequence[Row]) -> Txn[Rows]:
     return (yield SQL.settle_parts(bucket=bucket, rows=rows))
 
 
+def last_of(changed: Rows, worker: str | None) -> ending.By:
+    """Of the rows that `write` answered: the last part of a job in the batch, which has ended it if one has."""
+
+    def by(job_id: str) -> EndedBy | None:
+        ended = [(row[1], row[2]) for row in changed if row[0] == job_id and row[5] in ("succeeded", "failed")]
+        return EndedBy(*max(ended), worker)
+
+    return by
+
+
 def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[str] = frozenset()) -> Txn[int]:
     """Fail the parts (job id, idx, attempt) whose last allowed attempt has run out of its lease. How many were.
 
@@ -91,7 +102,8 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
     counted = yield from counting.count(bucket, [(job_id, stripe, "failed") for job_id, _, stripe, _, _ in reaped])
     if counted.closed:
         raise Again(lambda: reap(bucket, seen, closed | counted.closed))
-    yield from ending.end(bucket, counted.endings)
+    lost = {job_id: EndedBy(idx, attempt, worker) for job_id, idx, _, attempt, worker in reaped}
+    yield from ending.end(bucket, counted.endings, lost.get)
     error = _json({"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""})
     log = [(job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped]
     yield SQL.log_attempts(bucket=bucket, rows=log)

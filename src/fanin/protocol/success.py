@@ -47,11 +47,11 @@ def expect(bucket: int, reports: Sequence[Report]) -> Txn[Expected]:
     return Expected(ended, changed, counted)
 
 
-def end(bucket: int, expected: Expected) -> Txn[frozenset[str]]:
+def end(bucket: int, expected: Expected, worker: str) -> Txn[frozenset[str]]:
     """End the jobs whose last stripe has become empty. Which they are."""
     emptied: Counter[str] = Counter()
     for (job_id, _), ((remaining, sealed),) in expected.counted.items():
         emptied[job_id] += int(remaining == 0 and bool(sealed))
     endings = yield from counting.emptied_jobs(bucket, emptied)
-    yield from ending.end(bucket, endings)
+    yield from ending.end(bucket, endings, finish.last_of(expected.changed, worker))
     return frozenset(endings)
