@@ -34,6 +34,7 @@ from fanin.domain.errors import (
 from fanin.domain.events import JobFinished
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.policy import Backoff
+from fanin.domain.signals import Signals
 from fanin.job import Job
 from fanin.runtime.joined import Joined
 from fanin.runtime.outputs import Output
@@ -71,6 +72,7 @@ __all__ = [
     "Refused",
     "RetryLater",
     "SchemaMismatch",
+    "Signals",
     "StaleToken",
     "StoreBusy",
     "StoreUnreachable",

@@ -15,9 +15,10 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, NewJob, Progress
 from fanin.domain.policy import Backoff, Policy
+from fanin.domain.signals import Signals
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts
 from fanin.payloads import Feed, Spool
-from fanin.protocol import close, read, redrive
+from fanin.protocol import close, read, redrive, signals
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
 from fanin.runtime.outputs import Output, is_large, large_result, output_pages
@@ -201,6 +202,12 @@ class AsyncApp:
         """See `App.jobs`."""
         buckets = await asyncio.to_thread(lambda: self.store.buckets)
         return await self._runner.read(lambda: read.jobs(range(buckets), status, limit))
+
+    async def signals(self, since: Duration = 3600.0) -> Signals:
+        """See `App.signals`."""
+        back = seconds(since, "since")
+        buckets = await asyncio.to_thread(lambda: self.store.buckets)
+        return await self._runner.read(lambda: signals.signals(range(buckets), back))
 
     async def run_worker(
         self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None

@@ -13,9 +13,10 @@ from fanin.domain.errors import BadOption, LimitExceeded, UnknownJob, UnknownTas
 from fanin.domain.events import PAYLOADS, SAMPLE
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import Backoff, Policy, parse_tolerate
+from fanin.domain.signals import Signals
 from fanin.job import Job
 from fanin.payloads import Feed, Spool
-from fanin.protocol import read
+from fanin.protocol import read, signals
 from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
@@ -205,6 +206,14 @@ class App:
     def jobs(self, status: str | None = None, limit: int = 20) -> list[JobRow]:
         """The newest jobs, optionally of one state."""
         return self.store.read(lambda: read.jobs(range(self.store.buckets), status, limit))
+
+    def signals(self, since: Duration = 3600.0) -> Signals:
+        """What an operator watches: refused reports, lost leases, stopped work, what waits and what is stuck.
+
+        since: how far back the counts of what happened go. Raises `BadOption`.
+        """
+        back = seconds(since, "since")
+        return self.store.read(lambda: signals.signals(range(self.store.buckets), back))
 
     def run_worker(
         self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None

@@ -108,6 +108,23 @@ def renew(stage: Stage) -> TxnFactory[list[Claim]]:
     return lambda: lease.renew(BUCKET, [(two, 900.0), (one, 900.0), (three, 900.0)])
 
 
+@row("lease.renew", "a lease, and a part that another attempt holds")
+def renew_overtaken(stage: Stage) -> TxnFactory[list[Claim]]:
+    _, (one,) = held(stage, 1, LAPSED)
+    stage.store.run(lambda: lease.wake(BUCKET))
+    stage.claims(1)
+    _, (two,) = held(stage, 1, name="two")
+    return lambda: lease.renew(BUCKET, [(one, 900.0), (two, 900.0)], "w")
+
+
+@row("lease.checkpoint", "a part of a closed job")
+def checkpoint_closed(stage: Stage) -> TxnFactory[bool]:
+    job_id, (one,) = held(stage, 1)
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    stage.store.run(lambda: close.sweep(BUCKET, job_id, 0))
+    return lambda: lease.checkpoint(one, 900.0, '{"at": 7}')
+
+
 @row("lease.checkpoint", "a held part")
 def checkpoint(stage: Stage) -> TxnFactory[bool]:
     _, (one,) = held(stage, 1)
@@ -115,7 +132,7 @@ def checkpoint(stage: Stage) -> TxnFactory[bool]:
 
 
 @row("lease.wake", "a lapsed lease and a delayed part")
-def wake(stage: Stage) -> TxnFactory[list[str]]:
+def wake(stage: Stage) -> TxnFactory[lease.Woken]:
     _, (one, _) = held(stage, 2, LAPSED)
     stage.settled([failure(one, "retry", delay=1e-9)])
     return lambda: lease.wake(BUCKET)

@@ -84,7 +84,7 @@ def test_F025_several_reapers_see_the_same_expired_lease(store: Store) -> None:
 
             def reap(together: threading.Barrier = together, woken: list[int] = woken) -> None:
                 together.wait(90)
-                woken.append(len(store.run(lambda: lease.wake(0))))
+                woken.append(len(store.run(lambda: lease.wake(0)).queues))
                 store.run(lambda: lease.reap(0))
 
             reapers = [threading.Thread(target=reap) for _ in range(4)]

@@ -228,9 +228,9 @@ def test_a_part_given_back_with_a_delay_comes_back_after_it(store: Store, clock:
     settle(store, say_it(held, delay=30.0))
     assert claim(store) == []
     clock.advance(29)
-    assert store.run(lambda: lease.wake(0)) == []
+    assert store.run(lambda: lease.wake(0)).queues == []
     clock.advance(2)
-    assert store.run(lambda: lease.wake(0)) == ["q"]
+    assert store.run(lambda: lease.wake(0)).queues == ["q"]
     assert [c.attempt for c in claim(store)] == [2]
     assert all(what != "lease_lost" for _, _, what in log(store, held.job_id))
 

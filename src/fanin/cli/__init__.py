@@ -29,6 +29,7 @@ COMMANDS = {
     "sweep": Command("outputs", "sweep", "remove the files of attempts that lost their part"),
     "relay": Command("relay", "relay", "deliver events to a broker, a webhook or a function"),
     "events": Command("events", "events", "list events, and retry those that are stuck"),
+    "signals": Command("signals", "signals", "count refused commits, lost leases, and what waits or is stuck"),
     "migrate": Command("migrate", "migrate", "make or update the tables"),
     "check": Command("check", "check", "check the promises on the live database"),
     "torture": Command("torture", "torture", "kill, freeze and cut a program on your database, then count"),

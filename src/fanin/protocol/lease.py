@@ -58,8 +58,11 @@ def any_ready(bucket: int, queue: str) -> Txn[bool]:
     return bool((yield SQL.any_ready(bucket=bucket, queue=queue)))
 
 
-def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
-    """Extend the leases of ``held`` (claim, seconds). Returns the claims that are lost: their work must stop."""
+def renew(bucket: int, held: Sequence[tuple[Claim, float]], worker: str | None = None) -> Txn[list[Claim]]:
+    """Extend the leases of ``held`` (claim, seconds). Returns the claims that are lost: their work must stop.
+
+    Those that somebody else holds, or whose job was closed, are noted in the history.
+    """
     rows = sorted((c.job_id, c.idx, c.attempt, c.claim_id, float(lease)) for c, lease in held)
     renewed = set((yield SQL.renew_parts(bucket=bucket, rows=rows)))
     lost: list[Claim] = []
@@ -68,8 +71,10 @@ def renew(bucket: int, held: Sequence[tuple[Claim, float]]) -> Txn[list[Claim]]:
         if (c.job_id, c.idx, c.attempt, c.claim_id) in renewed:
             continue
         if (yield SQL.still_held(bucket=bucket, job_id=c.job_id, idx=c.idx, attempt=c.attempt, claim_id=c.claim_id)):
-            raise Again(lambda: renew(bucket, held))  # its row moved while the renewal was under way
+            raise Again(lambda: renew(bucket, held, worker))  # its row moved while the renewal was under way
         lost.append(c)
+    if lost:
+        yield from _note_stopped(bucket, lost, worker)
     return lost
 
 
@@ -84,16 +89,30 @@ def checkpoint(held: Claim, lease: float, value: str) -> Txn[bool]:
         lease=lease,
         checkpoint=value,
     )
+    if not saved:
+        yield from _note_stopped(held.bucket, [held], None)
     return bool(saved)
 
 
-def wake(bucket: int) -> Txn[list[str]]:
-    """Make parts ready whose delay is over or whose lease has run out. Returns the queues that have something new."""
+def _note_stopped(bucket: int, lost: Sequence[Claim], worker: str | None) -> Txn[None]:
+    rows = sorted((c.job_id, c.idx, c.attempt, c.claim_id) for c in lost)
+    yield SQL.log_stopped(bucket=bucket, rows=rows, worker=worker)
+
+
+class Woken(NamedTuple):
+    """The queues that have something new, and (job id, idx, attempt, worker) of each lease that had run out."""
+
+    queues: list[str]
+    lost: list[tuple[str, int, int, str]]
+
+
+def wake(bucket: int) -> Txn[Woken]:
+    """Make parts ready whose delay is over or whose lease has run out."""
     rows = yield SQL.wake_parts(bucket=bucket, limit=limits.WAKE_PARTS)
     lost = sorted((job, idx, attempt, worker) for job, idx, attempt, status, worker, _ in rows if status == "running")
     if lost:
         yield SQL.log_lost(bucket=bucket, rows=lost)
-    return sorted({row[-1] for row in rows})
+    return Woken(sorted({row[-1] for row in rows}), lost)
 
 
 def spent(bucket: int) -> Txn[list[tuple[str, int, int]]]:

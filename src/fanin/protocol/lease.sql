@@ -94,6 +94,20 @@ RETURNING p.job_id, p.idx, p.attempt, p.claim_id;
 SELECT 1 FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
     AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id;
 
+-- name: log_stopped
+-- rows: job_id, idx, attempt, claim_id
+-- Work that has to stop because its part is somebody else's, or its job was closed: with the attempt that holds it now.
+-- An own report that was faster than the heartbeat has stopped nothing.
+INSERT INTO fanin.attempt_log (bucket, job_id, idx, attempt, what, at, worker, holder)
+SELECT :bucket, u.job_id, u.idx, u.attempt, 'stopped', fanin.clock(), :worker, p.attempt
+FROM unnest(:job_id::uuid[], :idx::int[], :attempt::int[], :claim_id::uuid[]) --pg
+    AS u (job_id, idx, attempt, claim_id) --pg
+FROM (SELECT value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt, value->>3 AS claim_id --lite
+    FROM json_each(:rows)) AS u --lite
+JOIN fanin.part AS p ON p.bucket = :bucket AND p.job_id = u.job_id AND p.idx = u.idx
+WHERE p.claim_id <> u.claim_id OR p.status = 'abandoned'
+ON CONFLICT (bucket, job_id, idx, attempt, what) DO NOTHING;
+
 -- name: save_checkpoint
 -- A checkpoint is a renewal that leaves something behind for the next attempt.
 UPDATE fanin.part SET checkpoint = :checkpoint, checkpoint_attempt = attempt, due_at = fanin.clock() + :lease,

@@ -34,11 +34,13 @@ class Heart:
         held: Callable[[], Iterable[Running]],
         stop: Callable[[Running, str], None],
         overdue: Callable[[Running], None],
+        worker: str | None = None,
     ) -> None:
         self._store = store.reserve()
         self._held = held
         self._stop = stop
         self._overdue = overdue
+        self._worker = worker
         self.well = True
         """Whether the last heartbeat reached the database. While it does not, nothing more is to be claimed."""
         self._threads = [
@@ -98,7 +100,8 @@ class Heart:
         sent = time.monotonic()
         held = [(running.claim, running.task.lease) for running in group]
         # By the attempt: one worker may hold an overtaken and the present claim of the same part.
-        lost = {(*claim.key, claim.attempt) for claim in self._store.run(lambda: lease.renew(bucket, held))}
+        gone = self._store.run(lambda: lease.renew(bucket, held, self._worker))
+        lost = {(*claim.key, claim.attempt) for claim in gone}
         for running in group:
             if (*running.claim.key, running.claim.attempt) not in lost:
                 running.renewed = sent

@@ -33,8 +33,10 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     """Do what a look has shown to be due. True if there was anything."""
     busy = False
     if look.due_in is not None and look.due_in <= 0:
-        while store.run(lambda: lease.wake(bucket)):
+        while (woken := store.run(lambda: lease.wake(bucket))).queues:
             busy = True
+            for job_id, idx, attempt, worker in woken.lost:
+                log.info("job %s part %d: attempt %d lost its lease, %s had it", job_id, idx, attempt, worker)
         while _reap(store, bucket):
             busy = True
     if look.give_up_in is not None and look.give_up_in <= 0:

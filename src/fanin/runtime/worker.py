@@ -140,7 +140,7 @@ class Worker:
         """False if it was stopped before the database came."""
         if not self._patiently():
             return False
-        self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue)
+        self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue, self.name)
         self._tending = [Upkeep(self.store, self._wake).background(), sweeper.background(self.store)]
         self._heart.start()
         for thread in self._tending:
