@@ -158,7 +158,7 @@ class AsyncApp:
             await self._feed(new, _encoded(items, signature.encode_item))
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
-            spool = Spool((signature.encode_item(item, n) for n, item in enumerate(listed)), self.max_parts)
+            spool = Spool(signature.encode_items(listed), self.max_parts)
             check_quorum(quorum, len(spool))
             await self._create(self._app._striped(new, len(spool), stripes), spool, within)
         return AsyncJob(self, new.id, run=run)

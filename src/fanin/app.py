@@ -158,13 +158,12 @@ class App:
             task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta,
         )  # fmt: skip
-        payloads = (signature.encode_item(item, n) for n, item in enumerate(items))
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
-            self._feed(new, payloads)
+            self._feed(new, (signature.encode_item(item, n) for n, item in enumerate(items)))
         else:
-            spool = Spool(payloads, self.max_parts)
+            spool = Spool(signature.encode_items(items), self.max_parts)
             check_quorum(quorum, len(spool))
             self._create(self._striped(new, len(spool), stripes), spool, within)
         return Job(self, new.id, run=run)

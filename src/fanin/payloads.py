@@ -29,8 +29,7 @@ class Spool:
         hashed = identity.request_hash()
         for chunk in _bounded(payloads):
             self._count += len(chunk)
-            for payload in chunk:
-                _hash(hashed, payload)
+            _hash(hashed, chunk)
             if self._count > width:
                 raise LimitExceeded(
                     f"the job has more than {width} parts, which is the limit: put several items in one part, raise "
@@ -89,7 +88,7 @@ class Feed:
 
     def add(self, payload: str) -> TxnFactory[int] | None:
         """Raises `LimitExceeded` past the width; the job then stays open and ends at its deadline."""
-        _hash(self._hashed, payload)
+        _hash(self._hashed, [payload])
         self._chunk.append(payload)
         self._size += len(payload)
         if self._planned + len(self._chunk) > self._width:
@@ -137,11 +136,13 @@ def content_hash(new: NewJob, digest: str) -> str:
     return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
 
 
-def _hash(digest: hashlib._Hash, payload: str) -> None:
+def _hash(digest: hashlib._Hash, payloads: list[str]) -> None:
     """One payload after the other, whatever chunks they travel in: a stream is the same request as a whole."""
-    data = payload.encode()
-    digest.update(len(data).to_bytes(8, "big"))
-    digest.update(data)
+    pieces: list[bytes] = []
+    for payload in payloads:
+        data = payload.encode()
+        pieces += (len(data).to_bytes(8, "big"), data)
+    digest.update(b"".join(pieces))
 
 
 def _bounded(payloads: Iterable[str]) -> Iterator[list[str]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from fanin.domain import limits
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
+from fanin.domain.model import NewJob
 from fanin.domain.policy import Policy
 from fanin.protocol import lease, submit
+from fanin.protocol.steps import Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
     THEN,
@@ -68,6 +71,23 @@ def test_a_job_without_parts_cannot_reach_a_quorum(store: Store) -> None:
     job_id = make(store, 0, policy=Policy(quorum=1), then=THEN)
     assert ending(store, job_id) == ("failed", "too_many_failures")
     assert successors(store, job_id) == []
+
+
+def test_a_part_that_stands_where_a_new_jobs_part_is_to_stand_is_a_bug_and_nothing_is_written(store: Store) -> None:
+    job_id = make(store, 3)
+    orphan = new_job(store, id="00000000-0000-7000-8000-00000000000a")
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+        store.run(lambda: as_second_chunk(orphan, job_id))
+    assert states(store, job_id) == ["pending"] * 3
+    with pytest.raises(UnknownJob):
+        append(store, orphan.id, 0, 1)
+
+
+def as_second_chunk(new: NewJob, job_id: str) -> Txn[None]:
+    """Create ``new`` with a part, and then parts of a job that has some already."""
+    yield from submit.create(new, 1, lambda: [["0"]])
+    twice = msgspec.structs.replace(new, id=job_id, bucket=new.bucket)
+    yield submit.SQL.create_parts(**submit.chunk_of(twice, 0, 2, ["2", "3"]))
 
 
 @pytest.mark.parametrize("parts", [1, 63, 64, 65, 1000])

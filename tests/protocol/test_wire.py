@@ -72,6 +72,25 @@ def test_what_was_not_prepared_because_of_an_error_before_is_prepared_later(line
     assert in_table(line) == [7]
 
 
+def test_large_statements_go_out_at_once_and_none_is_held_back(line: Line) -> None:
+    line.wire.begin("BEGIN")
+    for x in range(20):  # together more than the server's and the client's buffers hold
+        line.wire.send(said("INSERT INTO t SELECT :x::int + length(:long::text) * 0", x=x, long="x" * 2_000_000), "s")
+        assert line.pgconn.flush() == 0
+    assert line.wire.commit() == "COMMIT"
+    assert in_table(line) == list(range(20))
+
+
+def test_an_error_among_large_statements_is_the_one_that_is_raised(line: Line) -> None:
+    line.wire.begin("BEGIN")
+    for x in (1, 2, 1, 3):
+        line.wire.send(said("INSERT INTO t SELECT :x::int + length(:long::text) * 0", x=x, long="x" * 2_000_000), "s")
+    with pytest.raises(errors.UniqueViolation, match="t_pkey"):
+        line.wire.commit()
+    line.execute("ROLLBACK")
+    assert in_table(line) == []
+
+
 def test_a_value_that_cannot_be_sent_leaves_the_line_as_it_was(line: Line) -> None:
     with pytest.raises(psycopg.DataError, match="NUL"):
         line.wire.send(said("SELECT :x::text", x="\0"), "s")

@@ -7,7 +7,7 @@ import decimal
 import enum
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ import pytest
 
 import fanin
 from fanin.domain import limits
+from fanin.runtime import codec
+from fanin.runtime.codec import Signature
 from tests.runtime.rows import execute
 
 
@@ -312,3 +314,41 @@ def test_what_stands_in_the_database_is_json(app: fanin.App) -> None:
     ((payload, result),) = execute(app.store, f"SELECT payload, result FROM {{part}} WHERE job_id = '{job.id}'")
     assert msgspec.json.decode(payload) == [{"x": 1, "tags": ["a"], "about": {}}]
     assert msgspec.json.decode(result) == {"x": 1, "tags": ["a"], "about": {}}
+
+
+SEEN = [1, 2**63, -5, 1.5, True, None, "", "a\nb", 'a"\\\0é\u2028', "x" * 600, [1], {"a": [None]}, "after", 7]
+
+
+@pytest.mark.parametrize("annotation", [Any, bool | int | float | str | list[int] | dict[str, Any] | None])
+def test_many_items_are_written_as_each_of_them_would_be(annotation: Any) -> None:
+    def take(item):
+        return item
+
+    take.__annotations__["item"] = annotation
+    signature = Signature(take, "take")
+    for items in (SEEN, SEEN * 200, [n for n in SEEN if not isinstance(n, list | dict)] * 300, []):
+        together = list(signature.encode_items(iter(items)))
+        assert together == [signature.encode_item(item, n) for n, item in enumerate(items)]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf, "\ud800", 1.5, "seven", True, None, {1}], ids=repr)
+@pytest.mark.parametrize("place", [0, 3, 1234])
+def test_the_one_of_many_items_that_cannot_be_sent_is_named(place: int, wrong: Any) -> None:
+    def take(item: int) -> None: ...
+
+    items = [*range(place), wrong, *range(1000)]
+    with pytest.raises(fanin.BadPayload, match=f"^part {place}: argument 'item' of task take "):
+        list(Signature(take, "take").encode_items(items))
+
+
+def test_few_items_are_read_ahead_and_no_large_one() -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[str]:
+        for n in range(3000):
+            read.append(n)
+            yield "x" * (100_000 if n >= 1000 else 10)
+
+    payloads = Signature(lambda text: text, "take").encode_items(items())
+    for n, _ in enumerate(payloads):
+        assert len(read) <= (n + 1 if n >= 1000 else n + 1 + codec.PLAIN_RUN)

@@ -27,7 +27,7 @@ UPDATE fanin.part AS p SET
         ELSE 'pending' END,
     ready = m.delay <= 0 AND (m.verb = 'release' OR (m.verb = 'retry' AND p.attempt < p.attempts_allowed)),
     attempts_allowed = p.attempts_allowed + CASE WHEN m.verb = 'release' THEN 1 ELSE 0 END,
-    due_at = fanin.clock() + m.delay,
+    due_at = (SELECT fanin.clock()) + m.delay,
     result = m.result
 FROM mine AS m
 WHERE p.ctid = m.place AND p.status = 'running'
@@ -46,7 +46,7 @@ UPDATE fanin.part AS p SET
         ELSE 'pending' END,
     ready = m.delay <= 0 AND (m.verb = 'release' OR (m.verb = 'retry' AND p.attempt < p.attempts_allowed)),
     attempts_allowed = p.attempts_allowed + CASE WHEN m.verb = 'release' THEN 1 ELSE 0 END,
-    due_at = fanin.clock() + m.delay,
+    due_at = (SELECT fanin.clock()) + m.delay,
     result = m.result
 FROM mine AS m
 WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx

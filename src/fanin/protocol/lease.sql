@@ -24,7 +24,7 @@ WITH next AS MATERIALIZED (
 )
 UPDATE fanin.part AS p SET status = 'running', ready = false, attempt = p.attempt + 1, claim_id = :claim_id,
     worker = :worker,
-    due_at = fanin.clock() + (:leases::double precision[])[array_position(:tasks::text[], p.task)]
+    due_at = (SELECT fanin.clock()) + (:leases::double precision[])[array_position(:tasks::text[], p.task)]
 FROM next AS n
 WHERE p.ctid = n.place AND p.ready AND p.attempt < p.attempts_allowed
 RETURNING p.job_id, p.idx, p.task, p.attempt, p.attempts_allowed, p.payload, p.checkpoint, p.stripe;
@@ -41,7 +41,7 @@ WITH next AS MATERIALIZED (
 )
 UPDATE fanin.part AS p SET status = 'running', ready = false, attempt = p.attempt + 1, claim_id = :claim_id,
     worker = :worker,
-    due_at = fanin.clock() + (SELECT l.value FROM json_each(:leases) l JOIN json_each(:tasks) t USING (key)
+    due_at = (SELECT fanin.clock()) + (SELECT l.value FROM json_each(:leases) l JOIN json_each(:tasks) t USING (key)
         WHERE t.value = p.task)
 FROM next AS n
 WHERE p.bucket = n.bucket AND p.job_id = n.job_id AND p.idx = n.idx AND p.attempt < p.attempts_allowed
@@ -71,7 +71,7 @@ WITH mine AS MATERIALIZED (
         FOR NO KEY UPDATE
     ) AS held
 )
-UPDATE fanin.part AS p SET due_at = fanin.clock() + m.lease, ready = false
+UPDATE fanin.part AS p SET due_at = (SELECT fanin.clock()) + m.lease, ready = false
 FROM mine AS m
 WHERE p.ctid = m.place AND p.status = 'running'
 RETURNING p.job_id, p.idx, p.attempt, p.claim_id;
@@ -83,7 +83,7 @@ WITH mine AS MATERIALIZED (
     SELECT :bucket AS bucket, value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt, value->>3 AS claim_id,
     value->>4 AS lease FROM json_each(:rows)
 )
-UPDATE fanin.part AS p SET due_at = fanin.clock() + m.lease, ready = false
+UPDATE fanin.part AS p SET due_at = (SELECT fanin.clock()) + m.lease, ready = false
 FROM mine AS m
 WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
     AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import Any
 
 from fanin.domain import limits, policy
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
@@ -41,7 +42,8 @@ def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
     yield SQL.create_stripes(bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)])
     inserted = 0
     for chunk in chunks():
-        inserted += len((yield from _insert_chunk(job, turn, inserted, chunk)))
+        yield SQL.create_parts(**chunk_of(job, turn, inserted, chunk))
+        inserted += len(chunk)
     assert inserted == parts, f"planned {parts} parts, created {inserted}"
     if parts == 0:
         yield from ending.end_emptied(job.bucket, job.id)
@@ -86,7 +88,7 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: flo
         attempts=attempts,
         delay=delay,
     )
-    fresh = yield from _insert_chunk(job, turn, first, payloads)
+    fresh = yield SQL.append_parts(**chunk_of(job, turn, first, payloads))
     if len(fresh) < len(payloads):
         yield from compare(bucket, job_id, key, first, payloads)
     counts: dict[int, int] = {}
@@ -226,23 +228,13 @@ def _compare(name: str, old: str | None, new: str | None) -> None:
         )
 
 
-def _insert_chunk(job: NewJob, turn: int, first: int, payloads: list[str]) -> Txn[Rows]:
-    return (
-        yield SQL.insert_parts(
-            bucket=job.bucket,
-            job_id=job.id,
-            first=first,
-            payloads=payloads,
-            run_parts=limits.STRIPE_RUN_PARTS,
-            stripes=job.stripes,
-            delay=job.delay,
-            queue=job.queue,
-            task=job.task,
-            priority=job.priority,
-            turn=turn,
-            attempts=job.attempts,
-        )
-    )
+def chunk_of(job: NewJob, turn: int, first: int, payloads: list[str]) -> dict[str, Any]:
+    """The values of `create_parts` and `append_parts` for the parts ``first``, ``first+1``, …"""
+    return {
+        "bucket": job.bucket, "job_id": job.id, "first": first, "payloads": payloads,
+        "run_parts": limits.STRIPE_RUN_PARTS, "stripes": job.stripes, "delay": job.delay, "queue": job.queue,
+        "task": job.task, "priority": job.priority, "turn": turn, "attempts": job.attempts,
+    }  # fmt: skip
 
 
 def _held(bucket: int, job_id: str) -> Txn[Row]:

@@ -31,24 +31,44 @@ FROM unnest(:job_id::uuid[], :stripe::smallint[], :created::int[], :sealed::bool
 FROM (SELECT value->>0 AS job_id, value->>1 AS stripe, value->>2 AS created, value->>3 AS sealed, --lite
     value->>4 AS judged FROM json_each(:rows)) AS u; --lite
 
--- name: insert_parts --pg
+-- name: create_parts --pg
+-- One chunk of the parts of a job that this transaction has created. None of them can stand there already; one that does
+-- is a bug and must abort. So all are written, and no row is asked back.
+INSERT INTO fanin.part (bucket, job_id, idx, stripe, status, ready, queue, task, priority, turn, attempt,
+    attempts_allowed, due_at, payload)
+SELECT :bucket, :job_id, :first + u.n - 1, ((:first + u.n - 1) / :run_parts) % :stripes, 'pending',
+    :delay::double precision <= 0, :queue, :task, :priority, :turn + :first + u.n - 1, 0,
+    :attempts, (SELECT fanin.clock() + :delay), u.payload
+FROM unnest(:payloads::text[]) WITH ORDINALITY AS u (payload, n);
+
+-- name: create_parts --lite
+-- One chunk of the parts of a job that this transaction has created. None of them can stand there already; one that does
+-- is a bug and must abort. So all are written, and no row is asked back.
+INSERT INTO fanin.part (bucket, job_id, idx, stripe, status, ready, queue, task, priority, turn, attempt,
+    attempts_allowed, due_at, payload)
+SELECT :bucket, :job_id, :first + u.key, ((:first + u.key) / :run_parts) % :stripes, 'pending',
+    :delay <= 0, :queue, :task, :priority, :turn + :first + u.key, 0,
+    :attempts, (SELECT fanin.clock() + :delay), u.value
+FROM json_each(:payloads) AS u;
+
+-- name: append_parts --pg
 -- One chunk of parts with consecutive indexes. A part that stands already is left alone and not counted again.
 INSERT INTO fanin.part (bucket, job_id, idx, stripe, status, ready, queue, task, priority, turn, attempt,
     attempts_allowed, due_at, payload)
 SELECT :bucket, :job_id, :first + u.n - 1, ((:first + u.n - 1) / :run_parts) % :stripes, 'pending',
     :delay::double precision <= 0, :queue, :task, :priority, :turn + :first + u.n - 1, 0,
-    :attempts, fanin.clock() + :delay, u.payload
+    :attempts, (SELECT fanin.clock() + :delay), u.payload
 FROM unnest(:payloads::text[]) WITH ORDINALITY AS u (payload, n)
 ON CONFLICT (bucket, job_id, idx) DO NOTHING
 RETURNING stripe;
 
--- name: insert_parts --lite
+-- name: append_parts --lite
 -- One chunk of parts with consecutive indexes. A part that stands already is left alone and not counted again.
 INSERT INTO fanin.part (bucket, job_id, idx, stripe, status, ready, queue, task, priority, turn, attempt,
     attempts_allowed, due_at, payload)
 SELECT :bucket, :job_id, :first + u.key, ((:first + u.key) / :run_parts) % :stripes, 'pending',
     :delay <= 0, :queue, :task, :priority, :turn + :first + u.key, 0,
-    :attempts, fanin.clock() + :delay, u.value
+    :attempts, (SELECT fanin.clock() + :delay), u.value
 FROM json_each(:payloads) AS u
 WHERE true
 ON CONFLICT (bucket, job_id, idx) DO NOTHING

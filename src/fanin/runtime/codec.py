@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -36,6 +36,13 @@ def encode(value: Any, what: str, limit: int) -> str:
     return text
 
 
+_lines = msgspec.json.Encoder()
+_SCALARS = frozenset([int, float, bool, type(None)])
+PLAIN_CHARS = 500
+PLAIN_RUN = 500
+"""So many plain values are encoded at once, texts among them up to so many characters."""
+
+
 class Codec:
     """JSON to and from one annotated type. ``Any`` and missing annotations take plain JSON values only."""
 
@@ -62,6 +69,21 @@ class Codec:
         except RecursionError:
             raise BadPayload(f"{what} is nested too deeply: put it in a file and pass its path") from None
         return text
+
+    def encode_plain(self, values: list[Any]) -> list[str] | None:
+        """The payloads ``[value]`` of numbers, short texts and None. None if one of them cannot be sent, or may not be.
+
+        A value of these types is sent if it can be read again.
+        """
+        try:
+            data = _lines.encode_lines(values)
+            if not self.plain:
+                self._decoder.decode_lines(data)
+            if b"null" in data and not all(map(_is_finite, values)):
+                return None
+            return [f"[{text}]" for text in data.decode().split("\n")[:-1]]
+        except (msgspec.DecodeError, *_REFUSED):
+            return None
 
     def decode(self, text: str, what: str | None = None) -> Any:
         try:
@@ -100,6 +122,18 @@ class Signature:
             raise BadPayload(f"task {self.name}{self._signature} does not take exactly one argument, as a map needs")
         what = f"part {number}: {self.first.what}"
         return "[" + self.first.encode(item, limits.PAYLOAD_BYTES, what) + "]"
+
+    def encode_items(self, items: Iterable[Any]) -> Iterator[str]:
+        """`encode_item` for each. Reads a little ahead: plain values are encoded and checked many at once."""
+        number = 0
+        for batch, plain in _plain_runs(items):
+            texts = self.first.encode_plain(batch) if plain and self.first is not None and self.takes_one else None
+            if texts is not None:
+                yield from texts
+            else:  # one by one, to name the one that cannot be sent
+                for n, item in enumerate(batch, number):
+                    yield self.encode_item(item, n)
+            number += len(batch)
 
     def check_item(self, text: str) -> None:
         """Raise `BadPayload` if the handler cannot take the one argument ``text`` (JSON)."""
@@ -146,6 +180,24 @@ class Signature:
             else:
                 args.append(self._parameters[name].decode(text))
         return args, kwargs
+
+
+def _plain_runs(items: Iterable[Any]) -> Iterator[tuple[list[Any], bool]]:
+    """The items in short runs, all plain values or none of them; nothing large is read ahead."""
+    run: list[Any] = []
+    for item in items:
+        if type(item) in _SCALARS or (type(item) is str and len(item) <= PLAIN_CHARS):
+            run.append(item)
+            if len(run) == PLAIN_RUN:
+                yield run, True
+                run = []
+        else:
+            if run:
+                yield run, True
+                run = []
+            yield [item], False
+    if run:
+        yield run, True
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -259,6 +311,10 @@ def _refuse_nan(value: Any, what: str) -> None:
         plain = msgspec.to_builtins(value, enc_hook=_to_json)
         if type(plain) is not type(value):
             _refuse_nan(plain, what)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is not float or math.isfinite(value)
 
 
 def _said(problem: BaseException) -> str:

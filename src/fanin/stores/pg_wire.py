@@ -24,6 +24,10 @@ from psycopg.pq.abc import PGresult
 
 from fanin.protocol.steps import Row, Statement
 
+LARGE_BYTES = 16_384
+"""A statement with more values goes out at once: the server works on it while the next one is made, and however many
+follow, no more than one is held here."""
+
 
 class Line(psycopg.Connection[Any]):
     """A connection with a wire of its own."""
@@ -99,6 +103,8 @@ class Wire:
             self._pgconn.send_query_params(text.encode(self._encoding), values, types)
         answer = Answer(self)
         self._waiting.append(answer)
+        if sum(len(value) for value in values if value is not None) > LARGE_BYTES:
+            self._flush()
         return answer
 
     def begin(self, text: str) -> None:
