@@ -250,6 +250,12 @@ def exchange_all(stage: Stage) -> TxnFactory[Exchanged]:
     return stage.exchanging([succeed(late), succeed(one)])
 
 
+@row("exchange.exchange", "successes that are judged, as the worker knows, of which one makes the quorum")
+def exchange_stepwise(stage: Stage) -> TxnFactory[Exchanged]:
+    job_id, (one, two, _) = held(stage, 3, policy=Policy(quorum=2))
+    return stage.exchanging([succeed(one), succeed(two)], stepwise={job_id})
+
+
 # Closing and opening again.
 
 

@@ -13,7 +13,9 @@ from fanin.domain import identity, limits
 from fanin.domain.model import Claim, Report, Spec
 from fanin.domain.policy import Policy
 from fanin.protocol import exchange, finish, lease
+from fanin.protocol.steps import Txn
 from fanin.stores.base import Store, retry
+from fanin.testing import cuts
 from tests.protocol.helpers import (
     TASK,
     THEN,
@@ -624,3 +626,27 @@ def test_a_batch_that_ends_a_job_and_claims_on_says_who_ended_it(store: Store) -
     reports = [done(held) for held in claim(store)]
     store.run(lambda: exchange.exchange(0, reports, ["q"], {"t": 60.0}, 4, identity.new_claim_id(), "x"))
     assert events(store, job_id)[-1]["ended_by"] == {"part": 1, "attempt": 1, "worker": "x"}
+
+
+def test_of_a_judged_job_nothing_is_expected_a_second_time(store: Store) -> None:
+    quorum, plain = make(store, 3, policy=Policy(quorum=3)), make(store, 3)
+    held = {(one.job_id, one.idx): one for one in claim_all(store)}
+    stepwise: set[str] = set()
+
+    def say_so(idx: int, *jobs: str) -> list[str]:
+        reports = [done(held[job_id, idx]) for job_id in jobs]
+
+        def exchanging() -> Txn[Any]:
+            return exchange.exchange(0, reports, ["q"], {"t": 60.0}, 4, identity.new_claim_id(), "x", stepwise)
+
+        made = [statement.query.name for statement in cuts.statements(store, exchanging)]
+        assert "log_attempts" not in made  # all were heard
+        return [name for name in made if name in ("count_expected", "count_down")]
+
+    assert say_so(0, plain) == ["count_expected"]
+    assert say_so(0, quorum) == ["count_expected", "count_down", "count_down"]
+    assert stepwise == {quorum}
+    assert say_so(1, quorum) == ["count_down", "count_down"]
+    assert say_so(1, plain) == ["count_expected"]
+    assert say_so(2, plain, quorum) == ["count_down", "count_down", "count_down"]
+    assert ending(store, quorum) == ending(store, plain) == ("completed", "all_ok")

@@ -145,10 +145,10 @@ class Arena(Stage):
 
         return Actor(name, script)
 
-    def exchanger(self, name: str, *claims: Claim) -> Actor:
+    def exchanger(self, name: str, *claims: Claim, stepwise: set[str] | None = None) -> Actor:
         """A worker that reports one batch and claims the next in one transaction, as workers do."""
         reports = [succeed(claim) for claim in claims]
-        exchanging = self.exchanging(reports)
+        exchanging = self.exchanging(reports, stepwise=stepwise)
 
         def script() -> Script:
             settled, claimed = yield exchanging

@@ -174,6 +174,15 @@ def exchange_and_quorum(arena: Arena) -> list[Actor]:
     return [arena.exchanger("A", one), arena.exchanger("B", two)]
 
 
+@race("a worker that knows of a quorum beside one that does not", "A=LAST/1 B=CLOSED/0", "A=CLOSED/0 B=LAST/1",
+      preemptions=1, always=2)  # fmt: skip
+def exchange_of_a_known_quorum(arena: Arena) -> list[Actor]:
+    """The one settles step by step from the beginning, the other after it has expected too much."""
+    job_id, (one, two, three, _) = held(arena, 4, stripes=2, policy=Policy(quorum=2))
+    arena.settled([succeed(three)])
+    return [arena.exchanger("A", one, stepwise={job_id}), arena.exchanger("B", two)]
+
+
 @race("an exchange over two jobs and the failures that close both", "A=OK+OK/0 B=LAST+LAST",
       "A=CLOSED+CLOSED/0 B=LAST+LAST", preemptions=2, always=3)  # fmt: skip
 def exchange_and_fail_fast(arena: Arena) -> list[Actor]:

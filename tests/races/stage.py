@@ -77,9 +77,11 @@ class Stage:
         claim_id = self._claim_id()
         return lambda: lease.claim(BUCKET, QUEUE, leases, limit, claim_id, "w")
 
-    def exchanging(self, reports: Sequence[Report], limit: int = 10) -> TxnFactory[Exchanged]:
+    def exchanging(
+        self, reports: Sequence[Report], limit: int = 10, stepwise: set[str] | None = None
+    ) -> TxnFactory[Exchanged]:
         claim_id = self._claim_id()
-        return lambda: exchange(BUCKET, reports, [QUEUE], LEASES, limit, claim_id, "w")
+        return lambda: exchange(BUCKET, reports, [QUEUE], LEASES, limit, claim_id, "w", stepwise)
 
     def settled(self, reports: Sequence[Report]) -> list[Settled]:
         return self.store.run(lambda: finish.settle(BUCKET, reports, "w"))

@@ -25,8 +25,13 @@ def exchange(
     room: int,
     claim_id: str,
     worker: str,
+    stepwise: set[str] | None = None,
 ) -> Txn[Exchanged]:
-    """`finish.settle` for the reports, then `lease.claim` from the queues in their order until ``room`` is filled."""
+    """`finish.settle` for the reports, then `lease.claim` from the queues in their order until ``room`` is filled.
+
+    ``stepwise`` is the caller's memory: jobs of which nothing is expected, because they were seen to be judged or
+    closed. They are added here, and cost only time if that has changed since.
+    """
 
     def settling() -> Txn[list[Settled]]:
         return (yield from finish.settle(bucket, reports, worker)) if reports else []
@@ -37,12 +42,14 @@ def exchange(
             claims += yield from lease.claim(bucket, queue, leases, room - taken - len(claims), claim_id, worker)
         return claims
 
-    if not reports or any(report.verb != "succeed" for report in reports):
+    known = stepwise if stepwise is not None else set()
+    if not reports or any(report.verb != "succeed" or report.claim.job_id in known for report in reports):
         return (yield from _both(settling, claiming))
 
     expected = yield from success.expect(bucket, reports)
     claims = yield from claiming()
     if not expected.came:
+        known |= expected.uncounted
         raise Again(lambda: _both(settling, claiming))
     ended = yield from success.end(bucket, expected, worker)
     if ended:  # their successors have just come

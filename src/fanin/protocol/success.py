@@ -34,6 +34,11 @@ class Expected(NamedTuple):
         changed = Counter((job_id, stripe) for job_id, *_, stripe, _ in self.changed)
         return changed == self.ended and all(self.counted.values())
 
+    @property
+    def uncounted(self) -> set[str]:
+        """Jobs whose counters do not count what is expected: they are judged or closed."""
+        return {job_id for (job_id, _), rows in self.counted.items() if not rows}
+
 
 def expect(bucket: int, reports: Sequence[Report]) -> Txn[Expected]:
     """Write the parts and count them down. All ``reports`` say ``succeed``."""

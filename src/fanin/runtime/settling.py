@@ -14,6 +14,9 @@ from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.runtime.executors import Running
 from fanin.stores.base import Store
 
+STEPWISE_JOBS = 1_000
+"""So many jobs that are judged or closed are kept in mind; then it is found out again."""
+
 log = logging.getLogger("fanin")
 
 
@@ -26,6 +29,7 @@ class Settling:
         self._leases = leases
         self._name = name
         self._turn = 0
+        self._stepwise: set[str] = set()
 
     def transact(
         self, bucket: int, said: list[tuple[Running, Report]], room: int
@@ -33,6 +37,8 @@ class Settling:
         """The answers to what was said, and at most ``room`` new claims. Raises `Unavailable`."""
         reports = [report for _, report in said]
         claim_id = identity.new_claim_id()
+        if len(self._stepwise) > STEPWISE_JOBS:
+            self._stepwise.clear()
         self._turn += room > 0
         queues = self._queues[self._turn % len(self._queues) :] + self._queues[: self._turn % len(self._queues)]
 
@@ -49,7 +55,7 @@ class Settling:
                 raise
 
         def both() -> Txn[Exchanged]:
-            return exchange(bucket, reports, queues, self._leases, room, claim_id, self._name)
+            return exchange(bucket, reports, queues, self._leases, room, claim_id, self._name, self._stepwise)
 
         try:
             answers, claims = self._store.run(lambda: marked(both))
