@@ -24,10 +24,10 @@ _WRITES = re.compile(r"\b(UPDATE|INSERT|DELETE)\b")
 _KEY = re.compile(
     r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name) (=|IN|>=|<) |\(:everything OR|true$"
     r"|\((\w\.\w+, )+\w\.\w+\) IN "
-    r"|s\.remaining > 0$|o\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way
+    r"|s\.remaining > 0$|[oe]\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way
 )
 _GUARD = re.compile(
-    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq|remaining)"
+    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq|remaining|mode|calls|relayed|doubtful)"
     r"\b|\bat <= "
 )
 _CLAUSE_END = re.compile(r"(WHERE|JOIN|LEFT|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")

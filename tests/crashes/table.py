@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.effects import MODES, Intent
 from fanin.domain.events import Event
 from fanin.domain.model import Claim, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, outbox, outputs, redrive, submit
+from fanin.protocol import close, effect, finish, lease, outbox, outputs, redrive, submit
+from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import TxnFactory
 from tests.races.stage import BUCKET, LAPSED, THEN, Stage, succeed
@@ -401,3 +403,116 @@ def forget_outputs(stage: Stage) -> TxnFactory[int]:
     lost = stage.store.read(lambda: outputs.lost(BUCKET, 0.0))
     assert stage.store.run(lambda: outputs.mark_swept(BUCKET, lost)) == 2
     return lambda: outputs.forget(BUCKET, lost)
+
+
+# Effects.
+
+
+def wanting(stage: Stage, *modes: str, calls: int = 3) -> tuple[Claim, list[Intent]]:
+    """A held part, and what it wants done: one effect of each mode, called as the mode."""
+    _, (one, _) = held(stage, 2)
+    return one, [Intent(mode, mode, '{"to":"a"}', 1 if mode == "at_most_once" else calls) for mode in modes]
+
+
+def wanted(stage: Stage, *modes: str, calls: int = 3) -> str:
+    """A part that has succeeded and wants them done. Its job."""
+    one, intents = wanting(stage, *modes, calls=calls)
+    stage.settled([msgspec.structs.replace(succeed(one), effects=tuple(intents))])
+    return one.job_id
+
+
+@row("finish.settle", "a success that wants things done, one of which an attempt has tried")
+def succeed_wanting(stage: Stage) -> TxnFactory[list[Settled]]:
+    one, intents = wanting(stage, *MODES)
+    call = stage.begun(one, intents[0])
+    stage.store.run(lambda: effect.settle(BUCKET, [effect.Said(call, "refuse", error="no")]))
+    return settling(msgspec.structs.replace(succeed(one), effects=tuple(intents)))
+
+
+@row("exchange.exchange", "a success that wants things done")
+def exchange_wanting(stage: Stage) -> TxnFactory[Exchanged]:
+    one, intents = wanting(stage, "at_most_once", "idempotent")
+    return stage.exchanging([msgspec.structs.replace(succeed(one), effects=tuple(intents))])
+
+
+@row("effect.begin", "an effect that nobody has named")
+def begin_effect(stage: Stage) -> TxnFactory[Begun]:
+    one, (intent,) = wanting(stage, "at_most_once")
+    return stage.beginning(one, intent)
+
+
+@row("effect.begin", "an effect whose last call did not come back")
+def begin_effect_again(stage: Stage) -> TxnFactory[Begun]:
+    one, (intent,) = wanting(stage, "probe")
+    stage.begun(one, intent, seconds=-1.0)
+    return stage.beginning(one, intent)
+
+
+@row("effect.take", "one that waits and one whose caller did not come back")
+def take_effects(stage: Stage) -> TxnFactory[list[Call]]:
+    wanted(stage, "idempotent")
+    stage.called("idempotent", seconds=-1.0)
+    stage.job(1, "another", successor=None)
+    (one,) = stage.claims(1)
+    intent = Intent("idempotent", "at_most_once", "1", 1)
+    stage.settled([msgspec.structs.replace(succeed(one), effects=(intent,))])
+    return stage.calling("idempotent")
+
+
+@row("effect.settle", "one done, one refused, one that may have happened, and one that another holds")
+def settle_effects(stage: Stage) -> TxnFactory[dict[effect.Key, str]]:
+    wanted(stage, *MODES)
+    calls = [stage.called(mode) for mode in MODES]
+    stage.job(1, "another", successor=None)
+    (one,) = stage.claims(1)
+    intent = Intent("lost", "idempotent", "1", 3)
+    stage.settled([msgspec.structs.replace(succeed(one), effects=(intent,))])
+    lost = stage.called("lost", seconds=-1.0)
+    stage.called("lost")
+    said = [
+        effect.Said(calls[0], "refuse", error="no", delay=5.0), effect.Said(calls[1], "mark", response="7"),
+        effect.Said(calls[2], "refuse", error="?", doubtful=True), effect.Said(lost, "refuse", error="no"),
+    ]  # fmt: skip
+    return lambda: effect.settle(BUCKET, said)
+
+
+@row("effect.expire", "a call that nobody may repeat, beside one that a relay may")
+def expire_effects(stage: Stage) -> TxnFactory[list[effect.Key]]:
+    wanted(stage, "at_most_once", "idempotent")
+    for mode in ("at_most_once", "idempotent"):
+        stage.called(mode, seconds=-1.0)
+    return lambda: effect.expire(BUCKET)
+
+
+@row("effect.by_hand", "one that may have happened")
+def settle_by_hand(stage: Stage) -> TxnFactory[str]:
+    job_id = wanted(stage, "at_most_once")
+    stage.called("at_most_once", seconds=-1.0)
+    stage.store.run(lambda: effect.expire(BUCKET))
+    return lambda: effect.by_hand(BUCKET, (job_id, 0, "at_most_once"), True, '"seen"', "asked")
+
+
+@row("effect.retry", "one that has failed, beside one that is done")
+def retry_effects(stage: Stage) -> TxnFactory[list[effect.Key]]:
+    job_id = wanted(stage, "idempotent", "probe", calls=1)
+    said = [
+        effect.Said(stage.called("idempotent"), "refuse", error="no"),
+        effect.Said(stage.called("probe"), "mark", response="1"),
+    ]
+    stage.store.run(lambda: effect.settle(BUCKET, said))
+    return lambda: effect.retry(BUCKET, [(job_id, 0, "idempotent"), (job_id, 0, "probe")], 2)
+
+
+@row("effect.cancel", "one that waits, beside one that is being called")
+def cancel_effects(stage: Stage) -> TxnFactory[int]:
+    job_id = wanted(stage, "idempotent", "probe")
+    stage.called("probe")
+    return lambda: effect.cancel(BUCKET, job_id)
+
+
+@row("effect.reverse", "one that is done")
+def reverse_effect(stage: Stage) -> TxnFactory[bool]:
+    job_id = wanted(stage, "idempotent")
+    done = effect.Said(stage.called("idempotent"), "mark", response="1")
+    stage.store.run(lambda: effect.settle(BUCKET, [done]))
+    return lambda: effect.reverse(BUCKET, (job_id, 0, "idempotent"), "undone")

@@ -27,6 +27,7 @@ from tests.support.figures import record
 NOON = 1_700_000_000.0
 
 PIECES = {
+    "effect.register": "finish.settle",
     "finish.reap": "lease.reap",
     "counting.count": "finish.settle",
     "ending.end": "finish.settle",

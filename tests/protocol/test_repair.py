@@ -10,6 +10,7 @@ from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
 from fanin.protocol import lease, outbox, outputs, redrive, repair
 from fanin.stores.base import Store
+from tests.protocol.effects import called, intent, wanting
 from tests.protocol.helpers import (
     THEN,
     Clock,
@@ -87,6 +88,20 @@ def lost_output(store: Store) -> str:
 def with_output(store: Store, held: Claim) -> None:
     assert store.run(lambda: outputs.stage(held, "a", "/x"))
     assert store.run(lambda: outputs.mark_ready(held, "a", 3, "digest"))
+
+
+def wanted(store: Store) -> str:
+    """A part that has succeeded and wants something done, beside one that still runs."""
+    job_id = make(store, 2)
+    held, _ = claim(store)
+    settle(store, wanting(held, intent(mode="at_most_once")))
+    return job_id
+
+
+def calling(store: Store) -> str:
+    job_id = wanted(store)
+    called(store)
+    return job_id
 
 
 def two_stripes(store: Store) -> str:
@@ -169,6 +184,15 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("f6", lost_output, "UPDATE fanin.staged_output SET attempt = 2"),
     ("f6", lost_output, "UPDATE fanin.staged_output SET claim_id = '1b4e28ba-2fa1-41d2-883f-0016d3cca427'"),
     ("f6", lost_output, "UPDATE fanin.staged_output SET idx = 5"),
+    ("e2", wanted, "UPDATE fanin.effect SET attempt = 2"),
+    ("e2", wanted, "UPDATE fanin.effect SET idx = 1"),
+    ("e2", wanted, "UPDATE fanin.effect SET idx = 7"),
+    ("e3", wanted, "UPDATE fanin.effect SET calls = 2"),
+    ("e3", wanted, "UPDATE fanin.effect SET calls = 1"),
+    ("e4", calling, "UPDATE fanin.effect SET claim_id = NULL"),
+    ("e4", calling, "UPDATE fanin.effect SET calls = 0"),
+    ("e4", wanted, "UPDATE fanin.effect SET status = 'unknown', settled_at = 1"),
+    ("e4", wanted, "UPDATE fanin.effect SET doubtful = true"),
     ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/finished/2'"),
     ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/completed'"),
     ("o4", ended, "UPDATE fanin.outbox SET status = 'published'"),

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.effects import Intent
 from fanin.domain.events import Event
 from fanin.domain.identity import keyed_job_id
 from fanin.domain.model import Claim, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, outbox, submit
+from fanin.protocol import close, effect, finish, lease, outbox, submit
+from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
@@ -104,6 +106,25 @@ class Stage:
         """So many events have been lost with their relays as often as is allowed."""
         for _ in range(limits.EVENT_TRIES):
             self.taken(lease=-1.0, limit=count)
+
+    def beginning(self, held: Claim, intent: Intent, seconds: float = 60.0) -> TxnFactory[Begun]:
+        """The holder of a part that is about to call."""
+        caller_id = self._claim_id()
+        return lambda: effect.begin(held, intent, caller_id, "w", seconds)
+
+    def begun(self, held: Claim, intent: Intent, seconds: float = 60.0) -> Call:
+        call = self.store.run(self.beginning(held, intent, seconds)).call
+        assert call is not None
+        return call
+
+    def calling(self, name: str, limit: int = 10, seconds: float = 60.0) -> TxnFactory[list[Call]]:
+        """A relay that is about to call effects of a name."""
+        caller_id = self._claim_id()
+        return lambda: effect.take(BUCKET, name, limit, caller_id, "r", seconds)
+
+    def called(self, name: str, seconds: float = 60.0) -> Call:
+        (call,) = self.store.run(self.calling(name, 1, seconds))
+        return call
 
     def _claim_id(self) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))

@@ -22,6 +22,8 @@ UNITS = (
     "STRIPES",
     "BUCKETS",
     "EVENTS",
+    "EFFECTS",
+    "CALLS",
     "LISTENERS",
 )
 

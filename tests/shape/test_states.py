@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from fanin.domain import states
+from fanin.domain.effects import MODES
 from fanin.domain.policy import Policy
 from fanin.domain.states import (
+    EFFECT_EDGES,
+    EFFECT_NOT_DONE,
+    EFFECT_OPEN,
+    EFFECT_STATES,
+    EFFECT_STUCK,
     EVENT_EDGES,
     EVENT_STATES,
     EVENT_UNSENT,
@@ -27,10 +33,12 @@ from fanin.domain.states import (
     PART_LIVE,
     PART_STATES,
 )
-from fanin.protocol import close, lease, outbox, outputs, redrive, repair, steps
+from fanin.protocol import close, effect, lease, outbox, outputs, redrive, repair, steps
+from fanin.protocol.effect import Call
 from fanin.protocol.steps import Query
 from fanin.stores import migrate
 from fanin.stores.base import Store
+from tests.protocol.effects import begin, called, intent, said, wanting
 from tests.protocol.helpers import (
     THEN,
     Clock,
@@ -76,6 +84,9 @@ def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str
     assert lists["job"] == {"status": JOB_STATES, "outcome": OUTCOMES}
     assert lists["part"] == {"status": PART_STATES}
     assert lists["staged_output"] == {"status": OUTPUT_STATES}
+    assert lists["effect"] == {"mode": MODES, "status": EFFECT_STATES}
+    assert f"CHECK ((status IN {EFFECT_OPEN!r}) = (settled_at IS NULL))" in text
+    assert f"WHERE status IN {EFFECT_STUCK!r}" in text
     assert f"CHECK ((status IN {JOB_ENDED!r}) = (finished_at IS NOT NULL))" in text
     assert f"CHECK (NOT ready OR status IN {PART_LIVE!r})" in text
     assert "CHECK ((status = 'succeeded') = (result IS NOT NULL))" in text
@@ -91,17 +102,26 @@ def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None
         (PART_EDGES, PART_STATES),
         (EVENT_EDGES, EVENT_STATES),
         (OUTPUT_EDGES, OUTPUT_STATES),
+        (EFFECT_EDGES, EFFECT_STATES),
     ):
         assert {e.source for e in edges} | {e.target for e in edges} == set(every)
         assert len(set(edges)) == len(edges)
     assert not any(e.source == "succeeded" for e in PART_EDGES)
     assert not any(e.source == "published" for e in EVENT_EDGES)
+    assert {e.verb for e in EFFECT_EDGES if e.source == "done"} == {"reverse"}
+    assert not any(e.source in ("cancelled", "reversed") for e in EFFECT_EDGES)
     assert {e.verb for e in JOB_EDGES if e.source in JOB_ENDED} == {"redrive"}
 
 
 # The guards of the SQL
 
-EDGES = {"part": PART_EDGES, "job": JOB_EDGES, "outbox": EVENT_EDGES, "staged_output": OUTPUT_EDGES}
+EDGES = {
+    "part": PART_EDGES,
+    "job": JOB_EDGES,
+    "outbox": EVENT_EDGES,
+    "staged_output": OUTPUT_EDGES,
+    "effect": EFFECT_EDGES,
+}
 
 WRITES: dict[str, tuple[str, set[str]]] = {
     "lease.claim_parts": ("part", {"claim"}),
@@ -119,6 +139,15 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "outputs.mark_ready": ("staged_output", {"finish"}),
     "outputs.keep": ("staged_output", {"keep"}),
     "outputs.mark_swept": ("staged_output", {"remove"}),
+    "effect.register": ("effect", {"defer"}),
+    "effect.call_now": ("effect", {"call"}),
+    "effect.claim_effects": ("effect", {"take"}),
+    "effect.settle_effects": ("effect", {"mark", "refuse"}),
+    "effect.expire_effects": ("effect", {"expire"}),
+    "effect.settle_by_hand": ("effect", {"settle"}),
+    "effect.retry_effects": ("effect", {"retry"}),
+    "effect.cancel_effects": ("effect", {"cancel"}),
+    "effect.reverse_effect": ("effect", {"reverse"}),
 }
 """Every statement that changes a state, and what it does by the tables of states."""
 
@@ -188,14 +217,15 @@ def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_o
         OUTPUT_COUNTING,
         ("open", "running"),
         ("failed", "abandoned"),
-        ("registered", "calling"),
-        ("failed", "unknown"),
+        EFFECT_OPEN,
+        EFFECT_STUCK,
+        EFFECT_NOT_DONE,
     }
     for text in query.texts.values():
         for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):
             assert literals(many) in known
         for one in re.findall(r"status (?:=|<>) '(\w+)'", strip(text)):
-            assert one in {*PART_STATES, *JOB_STATES, *EVENT_STATES, *OUTPUT_STATES, "unknown"}
+            assert one in {*PART_STATES, *JOB_STATES, *EVENT_STATES, *OUTPUT_STATES, *EFFECT_STATES}
         for one in re.findall(r"outcome\S* (?:=|<>) '(\w+)'", strip(text)):
             assert one in OUTCOMES
 
@@ -213,7 +243,8 @@ CREATE TRIGGER audit_job AFTER UPDATE ON fanin.job FOR EACH ROW
     WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it();
 CREATE TRIGGER audit_event AFTER UPDATE ON fanin.outbox FOR EACH ROW
     WHEN (OLD.status <> NEW.status OR OLD.tries <> NEW.tries) EXECUTE FUNCTION fanin.audit_it();
-CREATE TRIGGER audit_output AFTER UPDATE ON fanin.staged_output FOR EACH ROW EXECUTE FUNCTION fanin.audit_it()
+CREATE TRIGGER audit_output AFTER UPDATE ON fanin.staged_output FOR EACH ROW EXECUTE FUNCTION fanin.audit_it();
+CREATE TRIGGER audit_effect AFTER UPDATE ON fanin.effect FOR EACH ROW EXECUTE FUNCTION fanin.audit_it()
 """
 AUDIT_LITE = """
 CREATE TABLE fanin.audit (machine text, old text, new text);
@@ -224,7 +255,9 @@ CREATE TRIGGER fanin.audit_job AFTER UPDATE ON fanin.job WHEN OLD.status <> NEW.
 CREATE TRIGGER fanin.audit_event AFTER UPDATE ON fanin.outbox WHEN OLD.status <> NEW.status OR OLD.tries <> NEW.tries
     BEGIN INSERT INTO fanin_audit VALUES ('outbox', OLD.status, NEW.status); END;
 CREATE TRIGGER fanin.audit_output AFTER UPDATE ON fanin.staged_output
-    BEGIN INSERT INTO fanin_audit VALUES ('staged_output', OLD.status, NEW.status); END
+    BEGIN INSERT INTO fanin_audit VALUES ('staged_output', OLD.status, NEW.status); END;
+CREATE TRIGGER fanin.audit_effect AFTER UPDATE ON fanin.effect
+    BEGIN INSERT INTO fanin_audit VALUES ('effect', OLD.status, NEW.status); END
 """
 
 
@@ -284,6 +317,7 @@ def everything(store: Store, clock: Clock) -> None:
     assert store.run(lambda: outbox.settle(0, claim_id, said)) == []
     assert store.run(lambda: outbox.retry(0)) == 1
     leave_outputs(store)
+    walk_effects(store)
 
 
 def leave_outputs(store: Store) -> None:
@@ -303,6 +337,55 @@ def leave_outputs(store: Store) -> None:
     assert store.run(lambda: outputs.mark_swept(0, lost)) == 3
 
 
+def walk_effects(store: Store) -> None:
+    job_id = make(store, 1)
+    (held,) = claim(store)
+    for last in ("mark", "leave"):  # by the part's own attempt
+        mine = intent(f"taken up, {last}")
+        begin(store, held, mine, seconds=0.0)
+        again = begin(store, held, mine)
+        if last == "mark":
+            said(store, again, "mark")
+    ways = [("refused", False), ("in doubt", True)]
+    for way, doubtful in ways:
+        for _ in range(2):
+            said(store, begin(store, held, intent(way)), "refuse", doubtful=doubtful)
+    names = ["calls again", "waits", "late", "by hand"]
+    settle(store, wanting(held, *map(intent, ["taken up, leave", "refused", "in doubt", "left", *names])))
+
+    def call(name: str, seconds: float = 60.0) -> Call:
+        (one,) = called(store, name, seconds=seconds)
+        return one
+
+    call("calls again", 0.0)
+    said(store, call("calls again"), "mark")
+    said(store, waits := call("waits"), "refuse")
+    said(store, waits, "mark")
+    assert store.run(lambda: effect.reverse(0, waits.where))
+    said(store, late := call("late"), "refuse", final=True)
+    said(store, late, "mark")
+    other = make(store, 1)
+    (held,) = claim(store)
+    settle(store, wanting(held, *(intent(f"{n}") for n in range(4)), intent("once", "at_most_once")))
+    once = call("once", 0.0)
+    assert store.run(lambda: effect.expire(0)) == [once.where]
+    said(store, once, "mark")
+
+    def by_hand(name: str, done: bool) -> None:
+        store.run(lambda: effect.by_hand(0, (other, 0, name), done, None, None))
+
+    for name, doubtful in (("0", False), ("1", True), ("2", True)):
+        said(store, call(name), "refuse", final=True, doubtful=doubtful)
+    assert len(store.run(lambda: effect.retry(0, [(other, 0, "0"), (other, 0, "1")], 1))) == 2
+    by_hand("0", True)
+    by_hand("1", False)
+    by_hand("1", True)
+    by_hand("2", False)
+    said(store, call("3"), "refuse", final=True, doubtful=True)
+    by_hand("3", True)
+    assert store.run(lambda: effect.cancel(0, job_id)) == 3  # refused, left, by hand
+
+
 def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clock: Clock) -> None:
     say(store, "SELECT 1")
     audit(store)
@@ -317,12 +400,12 @@ def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clo
 def test_the_page_of_states_draws_all_machines_and_lists_every_outcome() -> None:
     text = (ROOT / "docs/states.md").read_text()
     assert re.findall(r"```mermaid\n(.*?)\n```", text, re.DOTALL) == [
-        states.diagram(machine) for machine in ("job", "part", "event", "output")
+        states.diagram(machine) for machine in ("job", "part", "event", "output", "effect")
     ]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)
     assert tuple(outcome for outcome, _ in rows) == OUTCOMES
     assert {status for _, status in rows} == set(JOB_ENDED)
-    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES, *EVENT_EDGES, *OUTPUT_EDGES)}:
+    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES, *EVENT_EDGES, *OUTPUT_EDGES, *EFFECT_EDGES)}:
         assert f"`{verb}`" in text
 
 

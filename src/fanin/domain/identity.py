@@ -55,6 +55,20 @@ def part_key(job_id: str, idx: int) -> str:
     return f"{job_id}/{idx}"
 
 
+class PartKey(str):
+    """The key of a part, which makes keys of its calls when it is called itself: ``key("charge")``."""
+
+    __slots__ = ()
+
+    def __call__(self, name: str) -> str:
+        return f"{self}/{name}"
+
+
+def effect_key(job_id: str, idx: int, name: str) -> str:
+    """The idempotency key of one effect of a part: the same on every attempt and in every run."""
+    return PartKey(part_key(job_id, idx))(name)
+
+
 def bucket_of(job_id: str, buckets: int) -> int:
     """The bucket that holds all rows of a job, by the tail of its id, which is random or a hash."""
     return 0 if buckets == 1 else int.from_bytes(uuid.UUID(job_id).bytes[-_TAIL_BYTES:]) % buckets

@@ -37,6 +37,8 @@ CLAIM_EVENTS = 1_000
 """Events taken by one claim of a relay."""
 EVENT_TRIES = 20
 """An event that was refused so often, or lost with its relay, is parked."""
+CLAIM_EFFECTS = 100
+"""Effects taken by one claim."""
 SWEEP_PARTS = 2_000
 """Parts abandoned by one sweep transaction."""
 WAKE_PARTS = 1_000

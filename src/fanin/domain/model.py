@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain.effects import Intent
+
 
 class Verdict(Enum):
     """What became of one report about one part."""
@@ -57,7 +59,8 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     """What a worker says about a part that it holds.
 
     ``verb`` is ``succeed``, ``fail`` (for good), ``retry`` (failed for good when no attempt is left) or
-    ``release`` (given back; costs no attempt). ``delay`` in seconds is for ``retry`` and ``release``.
+    ``release`` (given back; costs no attempt). ``delay`` in seconds is for ``retry`` and ``release``, ``effects`` are
+    what a success wants done.
     """
 
     claim: Claim
@@ -65,6 +68,7 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     result: str | None = None
     error: str | None = None
     delay: float = 0.0
+    effects: tuple[Intent, ...] = ()
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""The state machines of jobs, parts, events and outputs, written once.
+"""The state machines of jobs, parts, events, outputs and effects, written once.
 
 The CHECK constraints of the schema, the guards of the SQL and the diagram in ``docs/states.md`` are compared with
 these tables by tests; nothing else lists the states.
@@ -77,6 +77,40 @@ OUTPUT_EDGES = (
     Edge("ready", "remove", "swept"),
 )
 
+EFFECT_STATES = ("registered", "calling", "done", "failed", "unknown", "cancelled", "reversed")
+EFFECT_OPEN = ("registered", "calling")
+EFFECT_STUCK = ("failed", "unknown")
+"""Nothing more is done about these unless a person, or a later attempt of the part, asks for it."""
+EFFECT_NOT_DONE = ("registered", "calling", "failed", "unknown")
+EFFECT_EDGES = (
+    Edge("registered", "take", "calling"),
+    Edge("calling", "take", "calling"),
+    Edge("registered", "call", "calling"),
+    Edge("calling", "call", "calling"),
+    Edge("failed", "call", "calling"),
+    Edge("unknown", "call", "calling"),
+    Edge("registered", "mark", "done"),
+    Edge("calling", "mark", "done"),
+    Edge("failed", "mark", "done"),
+    Edge("unknown", "mark", "done"),
+    Edge("calling", "refuse", "registered"),
+    Edge("calling", "refuse", "failed"),
+    Edge("calling", "refuse", "unknown"),
+    Edge("calling", "expire", "unknown"),
+    Edge("calling", "defer", "calling"),
+    Edge("failed", "defer", "registered"),
+    Edge("unknown", "defer", "registered"),
+    Edge("failed", "retry", "registered"),
+    Edge("unknown", "retry", "registered"),
+    Edge("registered", "settle", "done"),
+    Edge("registered", "settle", "failed"),
+    Edge("failed", "settle", "done"),
+    Edge("unknown", "settle", "done"),
+    Edge("unknown", "settle", "failed"),
+    Edge("registered", "cancel", "cancelled"),
+    Edge("done", "reverse", "reversed"),
+)
+
 OUTCOMES = (
     "all_ok",
     "with_failures",
@@ -89,10 +123,10 @@ OUTCOMES = (
 
 
 def diagram(machine: str) -> str:
-    """The Mermaid text of one machine, ``"job"``, ``"part"``, ``"event"`` or ``"output"``, as it stands in the docs."""
+    """The Mermaid text of one machine, such as ``"job"`` or ``"effect"``, as it stands in the docs."""
     machines = {
         "job": (JOB_STATES, JOB_EDGES), "part": (PART_STATES, PART_EDGES), "event": (EVENT_STATES, EVENT_EDGES),
-        "output": (OUTPUT_STATES, OUTPUT_EDGES),
+        "output": (OUTPUT_STATES, OUTPUT_EDGES), "effect": (EFFECT_STATES, EFFECT_EDGES),
     }  # fmt: skip
     states, edges = machines[machine]
     lines = ["stateDiagram-v2", f"    [*] --> {states[0]}"]

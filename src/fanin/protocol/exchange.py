@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanin.domain.model import Claim, Report, Settled, Verdict
-from fanin.protocol import finish, lease, success
+from fanin.protocol import effect, finish, lease, success
 from fanin.protocol.steps import Again, Txn, TxnFactory
 
 Exchanged = tuple[list[Settled], list[Claim]]
@@ -52,6 +52,7 @@ def exchange(
         known |= expected.uncounted
         raise Again(lambda: _both(settling, claiming))
     ended = yield from success.end(bucket, expected, worker)
+    yield from effect.register(bucket, reports)
     if ended:  # their successors have just come
         claims += yield from claiming(len(claims))
     answers = [

@@ -16,7 +16,7 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.events import EndedBy
 from fanin.domain.model import Claim, Report, Settled, Verdict
-from fanin.protocol import counting, ending
+from fanin.protocol import counting, effect, ending
 from fanin.protocol.steps import Again, Room, Row, Rows, Txn
 
 SQL = Room("finish")
@@ -43,6 +43,7 @@ def settle(
     answers: dict[int, Settled] = {}
     ended: list[counting.Change] = []
     log: list[Row] = []
+    wanting: list[Report] = []
     rows = [part_row(reports[heard[token]]) for token in sorted(heard)]
     changed = (yield from write(bucket, rows)) if rows else []
     for job_id, idx, attempt, claim_id, stripe, status in changed:
@@ -50,6 +51,8 @@ def settle(
         answers[n] = Settled(Verdict.OK, status, reports[n].claim.attempt)
         if status in ("succeeded", "failed"):
             ended.append((job_id, stripe, status))
+        if status == "succeeded" and reports[n].effects:
+            wanting.append(reports[n])
         if status != "succeeded":
             log.append(_log_row(reports[n], status, worker))
     for n in range(len(reports)):
@@ -72,6 +75,8 @@ def settle(
     if log:
         log.sort(key=lambda row: row[:4])  # two batches may write down the same refusals: in one order
         yield SQL.log_attempts(bucket=bucket, rows=log)
+    if wanting:
+        yield from effect.register(bucket, wanting)
     return [answers[n] for n in range(len(reports))]
 
 

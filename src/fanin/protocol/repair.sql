@@ -133,6 +133,27 @@ SELECT o.job_id, o.idx, o.name, o.attempt FROM fanin.staged_output AS o
 LEFT JOIN fanin.part AS p ON p.bucket = o.bucket AND p.job_id = o.job_id AND p.idx = o.idx
 WHERE p.attempt IS NULL OR p.attempt < o.attempt OR (p.attempt = o.attempt AND p.claim_id <> o.claim_id);
 
+-- name: e2
+-- all buckets
+-- An effect belongs to an attempt that its part has had, and one never called to the attempt that succeeded.
+SELECT e.job_id, e.idx, e.name, e.status, e.attempt FROM fanin.effect AS e
+LEFT JOIN fanin.part AS p ON p.bucket = e.bucket AND p.job_id = e.job_id AND p.idx = e.idx
+WHERE p.attempt IS NULL OR p.attempt < e.attempt
+    OR (e.calls = 0 AND (p.status <> 'succeeded' OR p.attempt <> e.attempt));
+
+-- name: e3
+-- all buckets
+-- An effect is not called more often than it may be.
+SELECT job_id, idx, name, mode, calls, calls_allowed FROM fanin.effect
+WHERE calls > calls_allowed OR (status = 'registered' AND calls >= calls_allowed);
+
+-- name: e4
+-- all buckets
+-- An effect that is being called has its claim, and one that was called has a call that was begun.
+SELECT job_id, idx, name, status, calls FROM fanin.effect
+WHERE (status = 'calling' AND claim_id IS NULL) OR ((status = 'calling' OR status = 'unknown') AND calls = 0)
+    OR (status = 'registered' AND calls = 0 AND doubtful);
+
 -- name: o1
 -- all buckets
 -- An event's key says its job and one of its runs.

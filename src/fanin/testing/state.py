@@ -18,6 +18,7 @@ TABLES = (
     "attempt_log",
     "outbox",
     "staged_output",
+    "effect",
     "schedule",
     "firing",
     "leftover",
