@@ -36,6 +36,7 @@ from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.policy import Backoff
 from fanin.domain.signals import Signals
 from fanin.job import Job
+from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import Joined
 from fanin.runtime.outputs import Output
 from fanin.runtime.part import Part, current
@@ -55,6 +56,7 @@ __all__ = [
     "BadPayload",
     "BrokenOutput",
     "Failure",
+    "FanOut",
     "FaninError",
     "Job",
     "JobFailed",

@@ -9,20 +9,21 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from fanin.app import App, check_quorum, find, make_policy
+from fanin.app import App, find
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
-from fanin.domain.model import Failure, JobRow, NewJob, Progress
-from fanin.domain.policy import Backoff, Policy
+from fanin.domain.model import NESTED, Failure, JobRow, NewJob, Progress
+from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.signals import Signals
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts
-from fanin.payloads import Feed, Spool
 from fanin.protocol import close, read, redrive, signals
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
-from fanin.runtime.outputs import Output, is_large, large_result, output_pages
+from fanin.runtime.joined import value_of
+from fanin.runtime.outputs import LARGE, Output, output_pages
 from fanin.runtime.part import running_part
+from fanin.runtime.payloads import Feed, Spool
 from fanin.runtime.task import Filter, Task, check_attempts
 from fanin.stores.base import Store
 
@@ -320,9 +321,10 @@ class AsyncJob:
         while page := await self._page(first):
             for idx, status, text in page:
                 if status == "succeeded" and text is not None:
-                    if is_large(text):
-                        text = await asyncio.to_thread(large_result, self._app.store, self.id, idx)
-                    yield codec.decode(text)
+                    if text[0] in (LARGE, NESTED):
+                        yield await asyncio.to_thread(value_of, self._app.store, self.id, idx, text, codec)
+                    else:
+                        yield codec.decode(text)
             first = page[-1][0] + 1
 
     async def outputs(self, name: str | None = None) -> AsyncIterator[Output]:

@@ -12,22 +12,22 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, LimitExceeded, UnknownJob, UnknownTask
 from fanin.domain.events import PAYLOADS, SAMPLE
 from fanin.domain.model import JobRow, NewJob, Spec
-from fanin.domain.policy import Backoff, Policy, parse_tolerate
+from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.signals import Signals
 from fanin.job import Job
-from fanin.payloads import Feed, Spool
 from fanin.protocol import read, signals
 from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
+from fanin.runtime.fanout import spec_of
 from fanin.runtime.part import next_child_id, running_part
+from fanin.runtime.payloads import Feed, Spool
 from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SUCCESSOR_PRIORITY = 10
 STRIPED_FROM_PARTS = 10_000
 STRIPES = 8
 
@@ -267,11 +267,7 @@ class App:
         priority = check_priority(priority) if priority is not None else task.priority
         successor = None
         if then is not None:
-            spec = Spec(
-                task=self._own(then).name, queue=then.queue, attempts=then.attempts,
-                priority=min(max(priority, then.priority) + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX),
-            )  # fmt: skip
-            successor = msgspec.json.encode(spec).decode()
+            successor = msgspec.json.encode(spec_of(self._own(then), priority)).decode()
         parent = running_part()
         if key is not None:
             job_id = identity.keyed_job_id(key)
@@ -343,35 +339,6 @@ class App:
         if (append := feed.flush()) is not None:
             self.store.run(append)
         self.store.run(feed.seal())
-
-
-def make_policy(
-    tolerate: int | str | None, fail_fast: bool | None, sample: int | None, quorum: int | None, give_up: str
-) -> Policy:
-    """The join policy of the options of `App.map`. Raises `BadOption`."""
-    count, percent = parse_tolerate(tolerate)
-    if give_up not in ("proceed", "abandon"):
-        raise BadOption(f"give_up={give_up!r}: 'proceed' (the successor gets what has arrived) or 'abandon'")
-    if quorum is not None and (type(quorum) is not int or quorum < 1 or tolerate is not None):
-        raise BadOption(f"quorum={quorum}, tolerate={tolerate!r}: a quorum of at least 1, and not both")
-    if sample is not None and (type(sample) is not int or sample < 1 or percent is None):
-        raise BadOption(f"sample={sample}: at least 1, and only with a share such as tolerate='1%'")
-    if fail_fast not in (None, True, False):
-        raise BadOption(f"fail_fast={fail_fast!r}: True, False or None")
-    early = tolerate is not None if fail_fast is None else fail_fast
-    return Policy(
-        tolerate=count,
-        tolerate_percent=percent,
-        sample=sample,
-        fail_fast=bool(early),
-        quorum=quorum,
-        give_up=give_up,
-    )
-
-
-def check_quorum(quorum: int | None, parts: int) -> None:
-    if quorum is not None and quorum > parts:
-        raise BadOption(f"quorum={quorum} of {parts} parts can never be reached. Nothing was written")
 
 
 def find(name: str, buckets: int) -> Txn[str]:

@@ -16,7 +16,7 @@ from fanin.domain.model import Failure, JobRow, Progress
 from fanin.protocol import close, read, redrive
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
-from fanin.runtime.joined import failure_pages, pages
+from fanin.runtime.joined import failure_pages, values
 from fanin.runtime.outputs import Output, output_pages
 from fanin.runtime.task import Application, check_attempts
 
@@ -94,9 +94,7 @@ class Job:
     def results(self) -> Iterator[Any]:
         """The results of the succeeded parts in the order of the parts, streamed; those of now if the job goes on."""
         codec = self._codec()
-        for _, status, text in pages(self._app.store, self.id):
-            if status == "succeeded" and text is not None:
-                yield codec.decode(text)
+        return (value for _, value in values(self._app.store, self.id, codec))
 
     def outputs(self, name: str | None = None) -> Iterator[Output]:
         """The files that the succeeded parts left (`Part.output`), by part and name, streamed.

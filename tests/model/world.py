@@ -205,18 +205,18 @@ class Rules:
 
     def finish_look_at_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.get(("part", v["idx"]))
-        return [] if row is None else [(row[P_STATUS], row[ATTEMPT], row[CLAIM], row[RESULT] == v["result"])]
+        return [] if row is None else [(row[P_STATUS], row[ATTEMPT], row[CLAIM], row[RESULT] == v["result"], False)]
 
-    def finish_policy(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_policy(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return [(view.job()[POLICY],)]
 
-    def finish_lock_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_lock_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         if self.locks("judge.lock"):
             for key in view.keys("stripe"):
                 view.lock(key)
         return [(key[1],) for key in view.keys("stripe")]
 
-    def finish_count_down(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_count_down(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         key = ("stripe", v["stripe"])
         judged = '"quorum"' in view.job()[POLICY]
         row = view.stripe(v["stripe"])
@@ -230,7 +230,7 @@ class Rules:
         view.put(key, but(row, _0=left, _1=row[OK] + v["succeeded"], _2=row[FAILED] + v["failed"]))
         return [(left, row[SEALED])]
 
-    def finish_judged(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_judged(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return [('"quorum"' in view.job()[POLICY],)]
 
     def success_count_expected(self, view: View, v: dict[str, Any], _: Any) -> Rows:
@@ -248,7 +248,7 @@ class Rules:
         view.put(key, but(row, _0=left, _1=row[OK] + v["succeeded"]))
         return [(left, row[SEALED])]
 
-    def finish_count_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_count_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.job()
         left = row[OPEN] - v["emptied"]
         if not self.holds("stripes.status", row[STATUS] == "running" and left >= 0):
@@ -256,25 +256,25 @@ class Rules:
         view.put(("job",), but(row, _2=max(left, 0)))
         return [(left,)]
 
-    def finish_sums(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_sums(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         stripes = [view.stripe(key[1]) for key in view.keys("stripe")]
         left, ok, failed, gone = (sum(s[n] for s in stripes) for n in (LEFT, OK, FAILED, ABANDONED))
         return [(left + ok + failed + gone, left, ok, failed, int(all(s[SEALED] for s in stripes)))]
 
-    def finish_close_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def counting_close_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         for key in view.keys("stripe"):
             if self.locks("close.stripes"):
                 view.put(key, but(view.stripe(key[1]), _5=True))
         return []
 
-    def finish_end_job(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def ending_end_job(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row = view.job()
         if not self.holds("end.status", row[STATUS] in ("open", "running")):
             return []
         view.put(("job",), but(row, _0=v["status"], _2=0))
-        return [(row[RUN], row[RUN], row[SUCCESSOR], None, 0, None, "t", None)]
+        return [(row[RUN], row[RUN], row[SUCCESSOR], None, 0, None, "t", None, None, None)]
 
-    def finish_announce(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def ending_announce(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         if "announce.unique" in self.missing:
             count = sum(1 for key in view.keys("event") if key[1] == v["event_key"])
             view.put(("event", v["event_key"], count), (1,))
@@ -282,15 +282,15 @@ class Rules:
             view.insert(("event", v["event_key"], 0), (1,))
         return []
 
-    def finish_create_successor(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+    def born_create(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         view.insert(("successor", v["id"]), (1,))
         return []
 
     def _nothing(self, *_: Any) -> Rows:
         return []
 
-    finish_create_successor_stripe = finish_create_successor_part = _nothing
-    finish_log_attempts = finish_ring = redrive_ring = _nothing
+    born_create_stripe = born_create_part = _nothing
+    finish_log_attempts = born_ring = redrive_ring = _nothing
 
     # close
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from fanin.domain.model import Claim
-from fanin.protocol import close, counting, ending, finish, lease, redrive, submit
+from fanin.protocol import born, close, counting, ending, finish, lease, redrive, submit
 from fanin.protocol.steps import Txn
 from fanin.testing.explorer import Actor, Run, Tally
 from fanin.testing.mutate import replaced, without
@@ -129,7 +129,7 @@ def successor_created_later() -> Iterator[None]:
         yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ending._Successor, "create", nothing)
+        patch.setattr(born.Born, "create", nothing)
         yield
 
 

@@ -13,6 +13,8 @@ import uuid_utils
 
 _TAIL_BYTES = 2
 """The end of an id says its bucket. A successor has its parent's, so that one transaction of one shard holds both."""
+_RANK_BYTES = 4
+"""The beginning of an id says its place in the order of locks: a nested job stands before the job that waits for it."""
 LISTENER = "on/"
 """How the step of a listener's job begins; the rest is the name of its task."""
 JOB_SPACE = uuid.UUID("6f1d3a52-6b0e-5c55-9d3c-0b8a4c9f7e21")
@@ -34,9 +36,24 @@ def keyed_job_id(key: str) -> str:
 
 
 def successor_id(job_id: str, step: str, run: int) -> str:
-    """The id of the job that follows run ``run`` of ``job_id`` at ``step``; its tail puts it in the same bucket."""
-    own = uuid.uuid5(JOB_SPACE, f"successor/{job_id}/{step}/{run}")
-    return str(uuid.UUID(bytes=own.bytes[:-_TAIL_BYTES] + uuid.UUID(job_id).bytes[-_TAIL_BYTES:]))
+    """The id of the job that follows run ``run`` of ``job_id`` at ``step``: in its bucket, and of its rank."""
+    return _relative(f"successor/{job_id}/{step}/{run}", job_id, 0)
+
+
+def nested_id(job_id: str, idx: int) -> str:
+    """The id of the job that part ``idx`` of ``job_id`` waits for: the same in every attempt and run of the part.
+
+    It sorts before ``job_id``. A transaction that takes jobs in the order of their ids therefore comes to a nested job
+    before the one that waits for it, as the end of the nested job does. (One id in four billion has no smaller rank and
+    gets the greatest: then a deadlock is possible, which the database ends and the store tries again.)
+    """
+    return _relative(f"nested/{job_id}/{idx}", job_id, -1)
+
+
+def _relative(name: str, job_id: str, rank: int) -> str:
+    own, other = uuid.uuid5(JOB_SPACE, name).bytes, uuid.UUID(job_id).bytes
+    first = (int.from_bytes(other[:_RANK_BYTES]) + rank) % 256**_RANK_BYTES
+    return str(uuid.UUID(bytes=first.to_bytes(_RANK_BYTES) + own[_RANK_BYTES:-_TAIL_BYTES] + other[-_TAIL_BYTES:]))
 
 
 def child_id(parent_id: str, idx: int, number: int) -> str:

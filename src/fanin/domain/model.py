@@ -9,6 +9,9 @@ import msgspec
 
 from fanin.domain.effects import Intent
 
+NESTED = "@"
+"""Stands before a job's id in the result of a part that ended with that job. No JSON text begins with it."""
+
 
 class Verdict(Enum):
     """What became of one report about one part."""
@@ -88,6 +91,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: int = 3
     priority: int = 10
     extra: str | None = None
+    give_up_after: float | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -113,6 +117,10 @@ class NewJob(msgspec.Struct, frozen=True):
     depth: int = 0
     meta: str | None = None
     listeners: str | None = None
+    waiter_id: str | None = None
+    waiter_idx: int | None = None
+    flow_id: str | None = None
+    flow_step: int | None = None
 
 
 class JobRow(msgspec.Struct, frozen=True):

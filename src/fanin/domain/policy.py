@@ -179,3 +179,32 @@ class Backoff(msgspec.Struct, frozen=True):
             full = cap
         drawn = random.random() if draw is None else draw
         return full * (1.0 - self.jitter * drawn)
+
+
+def make_policy(
+    tolerate: int | str | None, fail_fast: bool | None, sample: int | None, quorum: int | None, give_up: str
+) -> Policy:
+    """The join policy of the options of `App.map`. Raises `BadOption`."""
+    count, percent = parse_tolerate(tolerate)
+    if give_up not in ("proceed", "abandon"):
+        raise BadOption(f"give_up={give_up!r}: 'proceed' (the successor gets what has arrived) or 'abandon'")
+    if quorum is not None and (type(quorum) is not int or quorum < 1 or tolerate is not None):
+        raise BadOption(f"quorum={quorum}, tolerate={tolerate!r}: a quorum of at least 1, and not both")
+    if sample is not None and (type(sample) is not int or sample < 1 or percent is None):
+        raise BadOption(f"sample={sample}: at least 1, and only with a share such as tolerate='1%'")
+    if fail_fast not in (None, True, False):
+        raise BadOption(f"fail_fast={fail_fast!r}: True, False or None")
+    early = tolerate is not None if fail_fast is None else fail_fast
+    return Policy(
+        tolerate=count,
+        tolerate_percent=percent,
+        sample=sample,
+        fail_fast=bool(early),
+        quorum=quorum,
+        give_up=give_up,
+    )
+
+
+def check_quorum(quorum: int | None, parts: int) -> None:
+    if quorum is not None and quorum > parts:
+        raise BadOption(f"quorum={quorum} of {parts} parts can never be reached. Nothing was written")

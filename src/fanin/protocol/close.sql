@@ -43,7 +43,7 @@ WITH live AS MATERIALIZED (
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE fanin.part AS p SET status = 'abandoned', ready = false
+UPDATE fanin.part AS p SET status = 'abandoned', ready = false, waiting = false
 FROM live AS l
 WHERE p.ctid = l.place AND p.status IN ('pending', 'running')
 RETURNING p.idx;
@@ -56,7 +56,7 @@ WITH live AS MATERIALIZED (
     ORDER BY idx
     LIMIT :limit
 )
-UPDATE fanin.part AS p SET status = 'abandoned', ready = false
+UPDATE fanin.part AS p SET status = 'abandoned', ready = false, waiting = false
 FROM live AS l
 WHERE p.bucket = l.bucket AND p.job_id = l.job_id AND p.idx = l.idx AND p.status IN ('pending', 'running')
 RETURNING p.idx;

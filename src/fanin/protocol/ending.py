@@ -6,16 +6,19 @@ The stripes of each job that ends are held by this transaction, or were emptied 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fanin.domain import identity, limits
+from fanin.domain import identity
 from fanin.domain.events import PAYLOAD_VERSION, EndedBy
 from fanin.domain.model import Spec
-from fanin.protocol import counting
+from fanin.domain.policy import Ending
+from fanin.protocol import counting, waiting
+from fanin.protocol.born import Born
 from fanin.protocol.counting import Endings
-from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.steps import Apart, Room, Txn, one
+from fanin.protocol.waiting import Risen
 
 SQL = Room("ending")
 
@@ -36,82 +39,97 @@ def end_emptied(bucket: int, job_id: str) -> Txn[None]:
     yield from end(bucket, {job_id: (yield from counting.natural_end(bucket, job_id))})
 
 
-def end(bucket: int, endings: Endings, by: By = nobody) -> Txn[None]:
-    """The end of runs: state, event and successor together. The stripes of each job are held or emptied by us."""
+def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> Txn[None]:
+    """The end of runs: state, event and successor together. The stripes of each job are held or emptied by us.
+
+    A part that waits for such a job is settled here too, and may end the job above in its turn. ``crowd``: this
+    transaction holds rows of several jobs; then one that somebody waits for has to be settled `Apart`.
+    """
     events: list[Event] = []
-    born: list[_Successor] = []
-    for job_id, (ending, counts) in sorted(endings.items()):
-        abandoned = counts.remaining + counts.abandoned  # those that this end leaves behind, and of earlier runs
-        ended = yield SQL.end_job(
-            bucket=bucket, job_id=job_id, status=ending.status, outcome=ending.outcome, reason=ending.reason,
-            succeeded=counts.succeeded, failed=counts.failed, abandoned=abandoned,
-        )  # fmt: skip
-        run, seq, successor, root_id, depth, key, task, listeners = one(ended)
-        facts = {
-            "job_id": job_id, "run": run, "status": ending.status, "outcome": ending.outcome,
-            "reason": ending.reason, "succeeded": counts.succeeded, "failed": counts.failed,
-            "abandoned": abandoned, "key": key, "task": task, "ended_by": by(job_id),
-        }  # fmt: skip
-        events.append((job_id, run, seq, facts))
-        if successor is not None and ending.proceeds:
-            spec = msgspec.json.decode(successor, type=Spec)
-            payload = _json({"joined": facts, "extra": spec.extra})
-            born.append(_Successor(spec, job_id, run, payload, root_id, depth + 1))
-        for spec in msgspec.json.decode(listeners, type=list[Spec]) if listeners else ():
-            born.append(_Successor(spec, job_id, run, f"[{_payload(facts)}]", root_id, depth + 1))
-    for successor in born:
-        if successor.refused:
-            events.append((successor.id, 1, 1, successor.refused_facts()))
+    born: list[Born] = []
+    while endings:
+        risen: list[Risen] = []
+        for job_id, (how, counts) in sorted(endings.items()):
+            abandoned = counts.remaining + counts.abandoned  # those that this end leaves behind, and of earlier runs
+            ended = Ended(
+                *one(
+                    (
+                        yield SQL.end_job(
+                            bucket=bucket, job_id=job_id, status=how.status, outcome=how.outcome, reason=how.reason,
+                            succeeded=counts.succeeded, failed=counts.failed, abandoned=abandoned,
+                        )
+                    )
+                )
+            )  # fmt: skip
+            facts = {
+                "job_id": job_id, "run": ended.run, "status": how.status, "outcome": how.outcome,
+                "reason": how.reason, "succeeded": counts.succeeded, "failed": counts.failed,
+                "abandoned": abandoned, "key": ended.key, "task": ended.task, "ended_by": by(job_id),
+            }  # fmt: skip
+            events.append((job_id, ended.run, ended.seq, facts))
+            children = _followers(job_id, ended, how, facts)
+            born += children
+            risen += _risen(job_id, ended, how, children)
+        if risen and crowd:
+            raise Apart
+        endings = {}
+        for one_risen in risen:
+            endings |= yield from waiting.rise(bucket, one_risen)
+        by = nobody
+    for child in born:
+        if child.refused:
+            events.append((child.id, 1, 1, child.refused_facts()))
     for job_id, run, seq, facts in events:
         key = identity.finished_key(job_id, run)
         yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_payload(facts))
-    for successor in born:
-        yield from successor.create(bucket)
+    for child in born:
+        yield from child.create(bucket)
 
 
-class _Successor(msgspec.Struct, frozen=True):
-    """A job that follows a finished one: one part, created by the finish and by nothing else."""
+class Ended(NamedTuple):
+    """What `end_job` says of the job."""
 
-    spec: Spec
-    parent_id: str
     run: int
-    payload: str
+    seq: int
+    successor: str | None
     root_id: str | None
     depth: int
+    key: str | None
+    task: str
+    listeners: str | None
+    waiter_id: str | None
+    waiter_idx: int | None
 
-    @property
-    def id(self) -> str:
-        return identity.successor_id(self.parent_id, self.spec.step, self.run)
 
-    @property
-    def refused(self) -> str | None:
-        if self.depth <= limits.JOB_DEPTH_LEVELS:
-            return None
-        return f"depth {self.depth} is over the limit of {limits.JOB_DEPTH_LEVELS}"
+def _followers(job_id: str, ended: Ended, how: Ending, facts: dict[str, Any]) -> list[Born]:
+    """The successor comes first, if there is to be one."""
+    root, depth = ended.root_id or job_id, ended.depth + 1
 
-    def refused_facts(self) -> dict[str, Any]:
-        return {
-            "job_id": self.id, "run": 1, "status": "failed", "outcome": "refused", "reason": self.refused,
-            "succeeded": 0, "failed": 0, "abandoned": 0, "key": None, "task": self.spec.task, "ended_by": None,
-        }  # fmt: skip
+    def follower(spec: Spec, payload: str, waiter: tuple[str, int] | None) -> Born:
+        child_id = identity.successor_id(job_id, spec.step, ended.run)
+        return Born(child_id, spec, payload, job_id, root, depth, waiter)
 
-    def create(self, bucket: int) -> Txn[None]:
-        spec, parent_id = self.spec, self.parent_id
-        row: dict[str, Any] = {
-            "bucket": bucket, "id": self.id, "task": spec.task, "queue": spec.queue, "priority": spec.priority,
-            "attempts": spec.attempts, "parent_id": parent_id, "root_id": self.root_id or parent_id, "step": spec.step,
-            "depth": self.depth,
-        }  # fmt: skip
-        if self.refused:
-            yield SQL.refuse_successor(**row, reason=self.refused)
-            return
-        yield SQL.create_successor(**row)
-        yield SQL.create_successor_stripe(bucket=bucket, id=self.id)
-        yield SQL.create_successor_part(
-            bucket=bucket, id=self.id, queue=spec.queue, task=spec.task, priority=spec.priority,
-            attempts=spec.attempts, payload=self.payload,
-        )  # fmt: skip
-        yield SQL.ring(queue=spec.queue)
+    found = []
+    if ended.successor is not None and how.proceeds:
+        spec = msgspec.json.decode(ended.successor, type=Spec)
+        waiter = None if ended.waiter_id is None or ended.waiter_idx is None else (ended.waiter_id, ended.waiter_idx)
+        found.append(follower(spec, _json({"joined": facts, "extra": spec.extra}), waiter))
+    for spec in msgspec.json.decode(ended.listeners, type=list[Spec]) if ended.listeners else ():
+        found.append(follower(spec, f"[{_payload(facts)}]", None))
+    return found
+
+
+def _risen(job_id: str, ended: Ended, how: Ending, children: list[Born]) -> list[Risen]:
+    """What the part learns that waits for this job: nothing yet if a successor goes on with its work."""
+    if ended.waiter_id is None or ended.waiter_idx is None:
+        return []
+    for child in children:
+        if child.waiter is not None:
+            if not child.refused:
+                return []
+            return [Risen(ended.waiter_id, ended.waiter_idx, child.id, f"job {child.id} was refused: {child.refused}")]
+    said = None if how.status == "completed" else f"job {job_id} {how.status} ({how.outcome}): {how.reason or ''}"
+    return [Risen(ended.waiter_id, ended.waiter_idx, job_id, said)]
 
 
 def _payload(facts: dict[str, Any]) -> str:

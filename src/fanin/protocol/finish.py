@@ -68,7 +68,9 @@ def settle(
         counted = yield from counting.count(bucket, ended)
         if counted.closed:
             raise Again(lambda: settle(bucket, reports, worker, closed | counted.closed))
-        yield from ending.end(bucket, counted.endings, last_of(changed, worker))
+        yield from ending.end(
+            bucket, counted.endings, last_of(changed, worker), crowd=len({job_id for job_id, _, _ in ended}) > 1
+        )
         for n, answer in answers.items():
             if answer.verdict is Verdict.OK and reports[n].claim.job_id in counted.endings:
                 answers[n] = msgspec.structs.replace(answer, verdict=Verdict.LAST)
@@ -108,7 +110,7 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
     if counted.closed:
         raise Again(lambda: reap(bucket, seen, closed | counted.closed))
     lost = {job_id: EndedBy(idx, attempt, worker) for job_id, idx, _, attempt, worker in reaped}
-    yield from ending.end(bucket, counted.endings, lost.get)
+    yield from ending.end(bucket, counted.endings, lost.get, crowd=len({row[0] for row in reaped}) > 1)
     error = _json({"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""})
     log = [(job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped]
     yield SQL.log_attempts(bucket=bucket, rows=log)
@@ -121,8 +123,8 @@ def _explain(bucket: int, report: Report, closed: frozenset[str]) -> Txn[Settled
     rows = yield SQL.look_at_part(bucket=bucket, job_id=claim.job_id, idx=claim.idx, result=report.result)
     if not rows:
         return Settled(Verdict.UNKNOWN)
-    status, attempt, claim_id, same = rows[0]
-    if (attempt, claim_id) != (claim.attempt, claim.claim_id):
+    status, attempt, claim_id, same, waiting = rows[0]
+    if waiting or (attempt, claim_id) != (claim.attempt, claim.claim_id):  # its nested job holds it, or somebody else
         return Settled(Verdict.LOST, status, attempt)
     if status == "running" and claim.job_id not in closed:
         return None

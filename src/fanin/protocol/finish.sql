@@ -17,7 +17,7 @@ WITH mine AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT p.ctid FROM fanin.part AS p
         WHERE p.bucket = :bucket AND p.job_id = u.job_id AND p.idx = u.idx
-            AND p.status = 'running' AND p.attempt = u.attempt AND p.claim_id = u.claim_id
+            AND p.status = 'running' AND p.attempt = u.attempt AND p.claim_id = u.claim_id AND NOT p.waiting
         FOR NO KEY UPDATE
     ) AS held
 )
@@ -50,7 +50,7 @@ UPDATE fanin.part AS p SET
     result = m.result
 FROM mine AS m
 WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
-    AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
+    AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id AND NOT p.waiting
 RETURNING p.job_id, p.idx, p.attempt, p.claim_id, p.stripe, p.status;
 
 -- name: reap_parts --pg
@@ -86,7 +86,7 @@ RETURNING p.job_id, p.idx, p.stripe, p.attempt, p.worker;
 
 -- name: look_at_part
 -- Why a report changed nothing: read in a statement of its own, after the write that found no row.
-SELECT p.status, p.attempt, p.claim_id, p.result = :result
+SELECT p.status, p.attempt, p.claim_id, p.result = :result, p.waiting
 FROM fanin.part AS p WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx;
 
 -- name: log_attempts

@@ -22,6 +22,7 @@ class Look(NamedTuple):
     due_in: float | None
     give_up_in: float | None
     unswept: bool
+    orphaning: bool
 
     @property
     def soonest(self) -> float | None:
@@ -128,5 +129,7 @@ def reap(bucket: int) -> Txn[int]:
 
 def look(bucket: int) -> Txn[Look]:
     """What waits for a moment in this bucket."""
-    ((due_in, give_up_in, unswept),) = yield SQL.look(bucket=bucket)
-    return Look(due_in, give_up_in, bool(unswept))
+    ((due_in, give_up_in, unswept, orphaning),) = yield SQL.look(bucket=bucket)
+    if due_in is not None and due_in > limits.DELAY_SECONDS_MAX * 2:  # only parts that wait for nested jobs
+        due_in = None
+    return Look(due_in, give_up_in, bool(unswept), bool(orphaning))

@@ -59,7 +59,8 @@ JOIN fanin.attempt_log AS l ON l.bucket = :bucket AND l.job_id = u.job_id AND l.
 -- name: renew_parts --pg
 -- rows: job_id, idx, attempt, claim_id, lease
 -- The heartbeat, sorted by (job, idx). It changes no row for an attempt that does not hold its part, and that stops the
--- work. A part made ready because its lease had run out is held again, if nobody has claimed it.
+-- work. A part made ready because its lease had run out is held again, if nobody has claimed it. One that has begun to
+-- wait for a nested job has no lease any more.
 WITH mine AS MATERIALIZED (
     SELECT held.ctid AS place, u.lease
     FROM unnest(:job_id::uuid[], :idx::int[], :attempt::int[], :claim_id::uuid[], :lease::double precision[])
@@ -71,7 +72,8 @@ WITH mine AS MATERIALIZED (
         FOR NO KEY UPDATE
     ) AS held
 )
-UPDATE fanin.part AS p SET due_at = (SELECT fanin.clock()) + m.lease, ready = false
+UPDATE fanin.part AS p SET ready = false,
+    due_at = CASE WHEN p.waiting THEN p.due_at ELSE (SELECT fanin.clock()) + m.lease END
 FROM mine AS m
 WHERE p.ctid = m.place AND p.status = 'running'
 RETURNING p.job_id, p.idx, p.attempt, p.claim_id;
@@ -83,7 +85,8 @@ WITH mine AS MATERIALIZED (
     SELECT :bucket AS bucket, value->>0 AS job_id, value->>1 AS idx, value->>2 AS attempt, value->>3 AS claim_id,
     value->>4 AS lease FROM json_each(:rows)
 )
-UPDATE fanin.part AS p SET due_at = (SELECT fanin.clock()) + m.lease, ready = false
+UPDATE fanin.part AS p SET ready = false,
+    due_at = CASE WHEN p.waiting THEN p.due_at ELSE (SELECT fanin.clock()) + m.lease END
 FROM mine AS m
 WHERE p.bucket = m.bucket AND p.job_id = m.job_id AND p.idx = m.idx
     AND p.status = 'running' AND p.attempt = m.attempt AND p.claim_id = m.claim_id
@@ -113,7 +116,7 @@ ON CONFLICT (bucket, job_id, idx, attempt, what) DO NOTHING;
 UPDATE fanin.part SET checkpoint = :checkpoint, checkpoint_attempt = attempt, due_at = fanin.clock() + :lease,
     ready = false
 WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
-    AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id
+    AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id AND NOT waiting
 RETURNING idx;
 
 -- name: wake_parts --pg
@@ -159,7 +162,7 @@ LIMIT :limit;
 
 -- name: look
 -- One cheap look at everything that waits for a moment: seconds to the next due part and to the next deadline, and
--- whether a closed stripe is unswept. An idle worker asks nothing else.
+-- whether a closed stripe is unswept or a nested job left behind. An idle worker asks nothing else.
 SELECT
     (SELECT min(due_at) - fanin.clock() FROM fanin.part
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready),
@@ -167,7 +170,10 @@ SELECT
         WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
     EXISTS (SELECT 1 FROM fanin.job_stripe --pg
     EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept --lite
-        WHERE bucket = :bucket AND closed AND remaining > 0);
+        WHERE bucket = :bucket AND closed AND remaining > 0),
+    EXISTS (SELECT 1 FROM fanin.part --pg
+    EXISTS (SELECT 1 FROM fanin.part INDEXED BY fanin.part_orphaning --lite
+        WHERE bucket = :bucket AND nested_id IS NOT NULL AND status IN ('succeeded', 'failed', 'abandoned'));
 
 -- name: log_lost
 -- rows: job_id, idx, attempt, worker

@@ -36,6 +36,8 @@ CHECKS: dict[str, str] = {
     "s2": "The stripes of a job are sealed together and closed together.",
     "s3": "A running job's stripes are sealed, an open job's are not.",
     "l2": "A running job has a live part.",
+    "n1": "A part that waits has a job that goes on for it.",
+    "n2": "A nested job that goes on has a part that waits for it, or will be cancelled.",
     "i7": "A live part is ready, or waits for a stated moment.",
 }
 """Name of the query to the sentence that it checks; the order is the order of the report."""

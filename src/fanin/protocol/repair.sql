@@ -216,6 +216,20 @@ SELECT j.id FROM fanin.job AS j WHERE j.status = 'running' AND NOT EXISTS
     (SELECT 1 FROM fanin.part AS p
         WHERE p.bucket = j.bucket AND p.job_id = j.id AND p.status IN ('pending', 'running'));
 
+-- name: n1
+-- all buckets
+-- A part that waits has a job that goes on for it.
+SELECT p.job_id, p.idx, p.nested_id FROM fanin.part AS p WHERE p.waiting AND NOT EXISTS
+    (SELECT 1 FROM fanin.job AS j WHERE j.bucket = p.bucket AND j.waiter_id = p.job_id AND j.waiter_idx = p.idx
+        AND j.status IN ('open', 'running'));
+
+-- name: n2
+-- all buckets
+-- A nested job that goes on has a part that waits for it, or will be cancelled.
+SELECT j.id, j.waiter_id, j.waiter_idx FROM fanin.job AS j
+JOIN fanin.part AS p ON p.bucket = j.bucket AND p.job_id = j.waiter_id AND p.idx = j.waiter_idx
+WHERE j.waiter_id IS NOT NULL AND j.status IN ('open', 'running') AND p.nested_id IS NULL;
+
 -- name: i7
 -- all buckets
 -- A live part is ready, or waits for a stated moment.

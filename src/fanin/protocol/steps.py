@@ -29,6 +29,10 @@ class Again(Exception):
         self.factory = factory
 
 
+class Apart(Exception):
+    """Raised by a transaction over several jobs that must be rolled back, and said again for each job by itself."""
+
+
 class Query:
     """One named statement of a room, in its two renderings."""
 

@@ -194,6 +194,10 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         depth=job.depth,
         meta=job.meta,
         listeners=job.listeners,
+        waiter_id=job.waiter_id,
+        waiter_idx=job.waiter_idx,
+        flow_id=job.flow_id,
+        flow_step=job.flow_step,
         give_up_after=job.give_up_after,
     )
     if not fresh:

@@ -13,10 +13,10 @@ SELECT coalesce(min(turn), 0) FROM fanin.part WHERE bucket = :bucket AND queue =
 -- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again.
 INSERT INTO fanin.job (bucket, id, task, queue, key, request_hash, status, planned_parts, sealed_parts, open_stripes,
     stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta, listeners,
-    created_at, give_up_at)
+    waiter_id, waiter_idx, flow_id, flow_step, created_at, give_up_at)
 VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :sealed, :open_stripes,
     :stripes, :turn, :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta,
-    :listeners, fanin.clock(), fanin.clock() + :give_up_after)
+    :listeners, :waiter_id, :waiter_idx, :flow_id, :flow_step, fanin.clock(), fanin.clock() + :give_up_after)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING id;
 

@@ -58,5 +58,5 @@ def end(bucket: int, expected: Expected, worker: str) -> Txn[frozenset[str]]:
     for (job_id, _), ((remaining, sealed),) in expected.counted.items():
         emptied[job_id] += int(remaining == 0 and bool(sealed))
     endings = yield from counting.emptied_jobs(bucket, emptied)
-    yield from ending.end(bucket, endings, finish.last_of(expected.changed, worker))
+    yield from ending.end(bucket, endings, finish.last_of(expected.changed, worker), crowd=len(emptied) > 1)
     return frozenset(endings)

@@ -108,7 +108,7 @@ class Signature:
         }
         self.first = next(iter(self._parameters.values()), None)
         self.joined = next((h for h in hints.values() if _is_joined(h)), None)
-        self.result = Codec(hints.get("return", inspect.Parameter.empty), f"the result of task {name}")
+        self.result = Codec(_result_of(hints), f"the result of task {name}")
         self._named = Codec(Any, f"the arguments of task {name}")
         try:
             self._signature.bind(None)
@@ -207,6 +207,12 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     except NameError as problem:
         name = getattr(function, "__qualname__", function)
         raise BadPayload(f"the annotations of {name} cannot be resolved: {problem}") from None
+
+
+def _result_of(hints: dict[str, Any]) -> Any:
+    """A handler that returns a `FanOut` says nothing about the values that come of it."""
+    annotation = hints.get("return", inspect.Parameter.empty)
+    return Any if getattr(annotation, "__fanin_fan_out__", False) else annotation
 
 
 def _is_joined(annotation: Any) -> bool:

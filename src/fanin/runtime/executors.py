@@ -150,7 +150,7 @@ def run_handler(task: Task[..., Any], claim: Claim, own: Part, store: Store) -> 
     try:
         args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(store, facts, hint))
         found = outcome.succeeded(task, task.function(*args, **kwargs))
-        return outcome.outside(found, own) if outcome.too_large(found) else found
+        return outcome.complete(found, own) if outcome.unfinished(found) else found
     except BaseException as problem:  # a handler may raise SystemExit, KeyboardInterrupt or worse; all are its failure
         return outcome.failed(task, problem, claim.attempt)
     finally:
@@ -216,8 +216,8 @@ class Loop:
             async with asyncio.timeout(task.timeout) as scope:
                 value = await task.function(*args, **kwargs)
             found = outcome.succeeded(task, value)
-            if outcome.too_large(found):
-                found = await asyncio.to_thread(outcome.outside, found, running.part)
+            if outcome.unfinished(found):
+                found = await asyncio.to_thread(outcome.complete, found, running.part)
             return found
         except asyncio.CancelledError as problem:
             if running.part.cancelled:

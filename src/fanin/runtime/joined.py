@@ -6,10 +6,11 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from fanin.domain.model import Failure
+from fanin.domain.errors import UnknownJob
+from fanin.domain.model import NESTED, Failure, JobRow
 from fanin.protocol import read
 from fanin.runtime.codec import Codec
-from fanin.runtime.outputs import Output, is_large, large_result, output_pages
+from fanin.runtime.outputs import LARGE, Output, large_result, output_pages
 from fanin.stores.base import Store
 
 T = TypeVar("T")
@@ -42,9 +43,7 @@ class Joined(Generic[T]):
 
     def items(self) -> Iterator[tuple[int, T]]:
         """(index, result) of the succeeded parts, by index."""
-        for idx, status, text in pages(self._store, self.job_id):
-            if status == "succeeded" and text is not None:
-                yield idx, self._codec.decode(text)
+        return values(self._store, self.job_id, self._codec)
 
     def outputs(self, name: str | None = None) -> Iterator[Output]:
         """The files that the succeeded parts left, by part and name, streamed. name: only those called so."""
@@ -67,13 +66,42 @@ def join(store: Store, facts: dict[str, Any], annotation: Any) -> Joined[Any]:
     return Joined(store, facts, Codec(kind, f"a result of job {facts['job_id']}"))
 
 
-def pages(store: Store, job_id: str) -> Iterator[tuple[int, str, str | None]]:
-    """(idx, status, result as JSON) of all parts by index, a page at a time: memory stays flat."""
+def values(store: Store, job_id: str, codec: Codec) -> Iterator[tuple[int, Any]]:
+    """(idx, result) of the succeeded parts by index, streamed."""
+    for idx, text in texts(store, job_id):
+        yield idx, value_of(store, job_id, idx, text, codec)
+
+
+def texts(store: Store, job_id: str) -> Iterator[tuple[int, str]]:
+    """(idx, what stands in the row) of the succeeded parts by index, a page at a time: memory stays flat."""
     bucket, first = store.bucket(job_id), 0
     while page := store.read(lambda: read.results(bucket, job_id, first)):
-        for idx, status, text in page:
-            yield idx, status, large_result(store, job_id, idx) if is_large(text) else text
+        yield from ((idx, text) for idx, status, text in page if status == "succeeded" and text is not None)
         first = page[-1][0] + 1
+
+
+def value_of(store: Store, job_id: str, idx: int, text: str, codec: Codec) -> Any:
+    """A part's result from what stands in its row: JSON, or where it is."""
+    if text.startswith(LARGE):
+        return codec.decode(large_result(store, job_id, idx))
+    if not text.startswith(NESTED):
+        return codec.decode(text)
+    nested = store.read(lambda: read.job(store.bucket(job_id), text[len(NESTED) :]))
+    if nested is None:
+        raise UnknownJob(
+            f"the result of part {idx} of job {job_id} is that of job {text[len(NESTED) :]}, which is gone"
+        )
+    if nested.step is None:
+        return join(store, facts_of(nested), codec.annotation)
+    return next(value for _, value in values(store, nested.id, codec))  # a successor has one part
+
+
+def facts_of(job: JobRow) -> dict[str, Any]:
+    """What a `Joined` is told of an ended job."""
+    return {
+        "job_id": job.id, "run": job.run, "outcome": job.outcome, "succeeded": job.succeeded_parts,
+        "failed": job.failed_parts, "abandoned": job.abandoned_parts,
+    }  # fmt: skip
 
 
 def failure_pages(store: Store, job_id: str) -> Iterator[Failure]:

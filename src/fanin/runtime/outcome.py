@@ -18,7 +18,10 @@ from fanin.domain.errors import (
     RetryLater,
     Unavailable,
 )
-from fanin.runtime.part import Part, large_result
+from fanin.domain.model import NESTED
+from fanin.protocol.nest import Nested
+from fanin.runtime.fanout import FanOut
+from fanin.runtime.part import Part, hand_over, large_result
 from fanin.runtime.task import Task
 
 _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
@@ -26,31 +29,44 @@ _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """``verb`` as in `fanin.domain.model.Report`, or ``lost`` when the handler stopped because it lost its lease."""
+    """``verb`` as in `fanin.domain.model.Report`, or ``lost`` when the handler stopped because it lost its lease, or
+    ``waits`` when the part waits for a job of its own."""
 
     verb: str
     result: str | None = None
     error: str | None = None
     delay: float = 0.0
+    fan_out: FanOut | None = None
 
 
 def succeeded(task: Task[..., Any], value: Any) -> Outcome:
     """A result that cannot be stored is a failure for good: the next attempt would return the same."""
+    if isinstance(value, FanOut):
+        return Outcome("waits", fan_out=value)
     try:
         return Outcome("succeed", result=task.signature.result.encode(value, limits.LARGE_RESULT_BYTES))
     except BadPayload as problem:
         return Outcome("fail", error=describe(problem))
 
 
-def too_large(found: Outcome) -> bool:
-    """Whether the result does not fit the part's row, and has to go through `outside`."""
-    return found.result is not None and (
-        len(found.result) * 4 > limits.RESULT_BYTES and len(found.result.encode()) > limits.RESULT_BYTES
+def unfinished(found: Outcome) -> bool:
+    """Whether it has to go through `complete`: the result does not fit the part's row, or is a job of its own."""
+    return found.fan_out is not None or (
+        found.result is not None
+        and (len(found.result) * 4 > limits.RESULT_BYTES and len(found.result.encode()) > limits.RESULT_BYTES)
     )
 
 
-def outside(found: Outcome, own: Part) -> Outcome:
-    """The same outcome with its result among the part's outputs. Raises what `Part.output` raises."""
+def complete(found: Outcome, own: Part) -> Outcome:
+    """The same outcome with its result among the part's outputs, or with its job made. Raises what `Part.output` and
+    `FanOut.hand_over` raise."""
+    if found.fan_out is not None:
+        nested, last = hand_over(own, found.fan_out)
+        if nested is Nested.FAILED:
+            return Outcome(
+                "fail", error=error_json("NestedFailed", f"job {last} has ended badly, and cannot be redriven")
+            )
+        return Outcome("succeed", result=NESTED + last) if nested is Nested.COMPLETED else Outcome("waits")
     return msgspec.structs.replace(found, result=large_result(own, found.result or ""))
 
 

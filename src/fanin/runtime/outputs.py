@@ -140,11 +140,6 @@ def output_pages(store: Store, job_id: str, name: str | None = None) -> Iterator
         after = (page[-1].idx, page[-1].name)
 
 
-def is_large(text: str | None) -> bool:
-    """Whether the row of a result only says that it lies outside."""
-    return text is not None and text.startswith(LARGE)
-
-
 def large_result(store: Store, job_id: str, idx: int) -> str:
     """The result of a part as JSON, from outside. Raises `BrokenOutput`."""
     placed = store.read(lambda: outputs.one_counting(store.bucket(job_id), job_id, idx, RESULT))

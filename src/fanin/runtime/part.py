@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,8 +15,11 @@ from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost, Refused
 from fanin.domain.model import Claim
 from fanin.protocol import lease
+from fanin.protocol.nest import Nested
 from fanin.runtime.codec import encode
+from fanin.runtime.fanout import FanOut
 from fanin.runtime.outputs import LARGE, RESULT, Source, check_output_name, digest_of, staging, write_source
+from fanin.runtime.task import Task
 from fanin.stores.base import Store
 
 _current: contextvars.ContextVar[Part | None] = contextvars.ContextVar("fanin_part", default=None)
@@ -92,6 +95,18 @@ class Part:
         with self.output(name) as path:
             write_source(path, source)
 
+    def fan_out(self, task: Task[..., Any], items: Iterable[Any], **options: Any) -> FanOut:
+        """Let this part end with a job of its own: ``return fanin.current().fan_out(task, items)``.
+
+        Nothing happens before the handler returns it. Then the job is made, once however often the part is run, and the
+        part waits for it without holding a worker. Its result is that of ``then``, if it is given, else the results of
+        all parts, which a successor gets as a `Joined`. options: ``then``, ``tolerate``, ``fail_fast``, ``sample``,
+        ``quorum``, ``give_up_after``, ``give_up``, ``attempts``, ``queue``, ``priority`` and ``delay`` of `App.map`.
+
+        Raises `BadOption`; an item that cannot be stored fails the part.
+        """
+        return FanOut(task, items, **options)
+
     @property
     def last_checkpoint(self) -> Any:
         """What an earlier attempt of this part saved last, or None."""
@@ -131,6 +146,11 @@ def enter(part: Part) -> contextvars.Token[Part | None]:
 
 def leave(token: contextvars.Token[Part | None]) -> None:
     _current.reset(token)
+
+
+def hand_over(own: Part, value: FanOut) -> tuple[Nested, str]:
+    """Make the job that the part ends with. Raises what `FanOut.hand_over` raises."""
+    return value.hand_over(own._claim, own._store)
 
 
 def large_result(own: Part, text: str) -> str:

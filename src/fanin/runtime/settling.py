@@ -10,7 +10,7 @@ from fanin.domain.errors import Unavailable
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import finish
 from fanin.protocol.exchange import Exchanged, exchange
-from fanin.protocol.steps import Again, Txn, TxnFactory
+from fanin.protocol.steps import Again, Apart, Txn, TxnFactory
 from fanin.runtime.executors import Running
 from fanin.stores.base import Store
 
@@ -62,6 +62,8 @@ class Settling:
             return list(zip(reports, answers, strict=True)), claims
         except Unavailable:
             raise
+        except Apart:
+            return self._one_by_one(bucket, reports), []
         except Exception:
             if not reports:
                 raise
@@ -69,7 +71,8 @@ class Settling:
             return self._one_by_one(bucket, reports), []
 
     def _one_by_one(self, bucket: int, reports: list[Report]) -> list[tuple[Report, Settled]]:
-        """A damaged job must not hold up the others. Its parts are left to their leases, for a repair to find."""
+        """Jobs that parts of others wait for are settled so. A damaged one must not hold up the others: its parts are
+        left to their leases, for a repair to find."""
         settled: list[tuple[Report, Settled]] = []
         for job_id in sorted({report.claim.job_id for report in reports}):
             mine = [report for report in reports if report.claim.job_id == job_id]

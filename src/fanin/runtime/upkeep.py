@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanin.domain.errors import Unavailable
-from fanin.protocol import close, finish, lease
+from fanin.protocol import close, finish, lease, nest
 from fanin.protocol.steps import TxnFactory
 from fanin.runtime.background import Background
 from fanin.stores.base import Store
@@ -46,7 +46,17 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
         for job_id, stripe in store.read(lambda: close.unswept(bucket)):
             while _done(store, job_id, partial(close.sweep, bucket, job_id, stripe)):
                 busy = True
+    if look.orphaning:
+        for job_id, idx in store.read(lambda: nest.orphans(bucket)):
+            busy = end_nested(store, bucket, job_id, idx) or busy
     return busy
+
+
+def end_nested(store: Store, bucket: int, job_id: str, idx: int) -> bool:
+    """Cancel what goes on for a part that has ended without it. What that leaves behind comes later, level by level."""
+    for nested_id in store.read(lambda: nest.left_behind(bucket, job_id, idx)):
+        _done(store, nested_id, partial(close.cancel, bucket, nested_id, "the part that waited for it has ended"))
+    return _done(store, job_id, partial(nest.forget, bucket, job_id, idx))
 
 
 def _reap(store: Store, bucket: int) -> bool:

@@ -259,7 +259,7 @@ class Worker:
         taken = [self._done.popleft() for _ in range(min(len(self._done), self.batch))]
         buckets: dict[int, list[tuple[Running, Report]]] = {}
         for running, found in taken:
-            if found.verb != "lost":
+            if found.verb not in ("lost", "waits"):
                 buckets.setdefault(running.claim.bucket, []).append((running, running.report(found)))
         target = self._bucket
         self._bucket = (self._bucket + 1) % self.store.buckets

@@ -57,7 +57,7 @@ POINTS = {
     "complete.stripe": Point("after", "counting.count_down", "a stripe is counted down, the job is not"),
     "complete.job": Point("after", "ending.end_job", "the job says that it has ended, its event does not exist"),
     "complete.event": Point("after", "ending.announce", "the event is written, the successor is not"),
-    "complete.successor": Point("after", "ending.create_successor_part", "the successor is written"),
+    "complete.successor": Point("after", "born.create_part", "the successor is written"),
     "complete.before_commit": Point("commit", "finish.settle_parts", "a batch is settled, COMMIT is not sent"),
     "complete.after_commit": Point("committed", "finish.settle_parts", "a batch is committed, its worker is not told"),
     "reap.parts": Point("after", "finish.reap_parts", "parts of lost workers have failed, no counter says so"),

@@ -65,7 +65,7 @@ class Attempt:
         """Report the outcome, also again, also late. Raises `NotAllowedNow` before `run`."""
         if self.found is None:
             raise NotAllowedNow(f"part {self.idx} of job {self.job_id}: call run() first, there is nothing to report")
-        if self.found.verb == "lost":
+        if self.found.verb in ("lost", "waits"):
             return Verdict.LOST
         found = self.found
         report = Report(self._claim, found.verb, found.result, found.error, found.delay)
@@ -167,7 +167,7 @@ class Inline:
         try:
             args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(self.app.store, facts, hint))
             found = outcome.succeeded(task, await task.function(*args, **kwargs))
-            return outcome.outside(found, own) if outcome.too_large(found) else found
+            return outcome.complete(found, own) if outcome.unfinished(found) else found
         except BaseException as problem:  # as in a worker: whatever a handler raises is its outcome
             return outcome.failed(task, problem, claim.attempt)
         finally:

@@ -14,7 +14,7 @@ from fanin.cli.mapping.runner import ThenDone
 from fanin.cli.mapping.screen import Screen
 from fanin.cli.tables import short
 from fanin.domain.model import Progress
-from fanin.runtime.joined import pages
+from fanin.runtime.joined import texts
 from fanin.runtime.progress import line
 
 
@@ -97,8 +97,8 @@ class Ending(msgspec.Struct, frozen=True):
 
 def complete_results(app: fanin.App, job: fanin.Job, reporter: Reporter) -> None:
     """Write the files of parts that ended while we were not there."""
-    for idx, status, result in pages(app.store, job.id):
-        if status == "succeeded" and result is not None and not reporter.has_files(idx + 1):
+    for idx, result in texts(app.store, job.id):
+        if not reporter.has_files(idx + 1):
             reporter.write_files(idx + 1, msgspec.json.decode(result, type=Done))
 
 

@@ -50,8 +50,12 @@ class Spool:
 
     def create(self, new: NewJob) -> TxnFactory[bool]:
         """The one transaction that creates the job with all of its parts."""
-        new = msgspec.structs.replace(new, request_hash=content_hash(new, self.digest))
+        new = self.sealed(new)
         return lambda: submit.create(new, len(self), self.chunks)
+
+    def sealed(self, new: NewJob) -> NewJob:
+        """The same job with the hash of its content, parts included."""
+        return msgspec.structs.replace(new, request_hash=content_hash(new, self.digest))
 
 
 class Feed:

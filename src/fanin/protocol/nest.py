@@ -1,0 +1,112 @@
+"""A part that ends with a job of its own: it starts the job and waits for it as a row, while its worker is free.
+
+    nest -> the nested job, made once however often the part is run
+         -> the part waits
+    the end of the nested job -> `waiting.rise` -> the part ends
+
+A part that has ended otherwise (its job was closed, an operator took it over) leaves the nested job to `orphans`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fanin.domain import identity, limits
+from fanin.domain.errors import LeaseLost
+from fanin.domain.model import Claim, NewJob
+from fanin.protocol import redrive, submit
+from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.submit import Chunks
+
+SQL = Room("nest")
+LIVE = ("open", "running")
+
+
+class Nested(Enum):
+    """What became of the part."""
+
+    WAITS = "waits"
+    COMPLETED = "completed"
+    """There is nothing to wait for: the job stood there and has completed, or it had no parts."""
+    FAILED = "failed"
+    """It has ended badly, and nothing of it can be run again."""
+
+
+def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nested, str]]:
+    """Make the job, unless it stands there from an earlier attempt, and let the part wait for it.
+
+    A job that was closed or has failed is redriven. Says what became of it, and the job that the part ends with: the
+    last of those that followed the nested one. Raises `LeaseLost` (nothing is written) if the claim does not hold its
+    part, `KeyConflict` if the job stands there with other parts.
+    """
+    fresh = yield from submit.create(job, parts, chunks)
+    last, status, run, attempts = yield from _last(job.bucket, job.id)
+    again = 0
+    if status in ("failed", "cancelled"):
+        again = yield from redrive.redrive(job.bucket, last, run, attempts, None, job.give_up_after)
+        status = "running" if again else status
+    while status in LIVE and not (yield SQL.lock_live(bucket=job.bucket, id=last)):
+        last, status, _, _ = yield from _last(job.bucket, job.id)  # it has ended since we looked
+    if status not in LIVE:
+        yield from _hold(held)
+        return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last
+    begun = yield SQL.begin_to_wait(
+        bucket=held.bucket, job_id=held.job_id, idx=held.idx, attempt=held.attempt, claim_id=held.claim_id,
+        nested_id=job.id, never=limits.NEVER_SECONDS,
+    )  # fmt: skip
+    if not begun:
+        yield from _said_before(held, written=fresh or again > 0)
+    return Nested.WAITS, last
+
+
+def orphans(bucket: int) -> Txn[list[tuple[str, int]]]:
+    """Parts (job id, idx) whose nested jobs are to be cancelled, then forgotten."""
+    return [(job_id, idx) for job_id, idx in (yield SQL.orphaning(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def left_behind(bucket: int, job_id: str, idx: int) -> Txn[list[str]]:
+    """The jobs to cancel for such a part."""
+    return [nested for (nested,) in (yield SQL.live_nested(bucket=bucket, job_id=job_id, idx=idx))]
+
+
+def forget(bucket: int, job_id: str, idx: int) -> Txn[bool]:
+    """Strike the part off the list. False if it is not on it any more, or a job of it goes on."""
+    if (yield SQL.live_nested(bucket=bucket, job_id=job_id, idx=idx)):
+        return False
+    return bool((yield SQL.forget_nested(bucket=bucket, job_id=job_id, idx=idx)))
+
+
+def _last(bucket: int, job_id: str) -> Txn[tuple[str, str, int, int]]:
+    """(id, status, run, attempts) of the job, or of the last one that followed it."""
+    while True:
+        status, _, run, successor, attempts = one((yield SQL.standing(bucket=bucket, id=job_id)))
+        if status == "completed" and successor is not None:
+            following = identity.successor_id(job_id, "then", run)
+            if (yield SQL.standing(bucket=bucket, id=following)):
+                job_id = following
+                continue
+        return job_id, status, int(run), int(attempts)
+
+
+def _hold(held: Claim) -> Txn[None]:
+    status, token, _ = yield from _look(held)
+    if status != "running" or token != (held.attempt, held.claim_id):
+        raise _lost(held)
+
+
+def _said_before(held: Claim, written: bool) -> Txn[None]:
+    """This very claim waits, or has waited and has its end. ``written``: this transaction has made or redriven the
+    nested job, so it is the first that says so, and comes too late."""
+    status, token, waiting = yield from _look(held)
+    if written or token != (held.attempt, held.claim_id) or not (waiting or status in ("succeeded", "failed")):
+        raise _lost(held)
+
+
+def _look(held: Claim) -> Txn[tuple[str, tuple[int, str], bool]]:
+    rows = yield SQL.look_at_waiter(bucket=held.bucket, job_id=held.job_id, idx=held.idx)
+    status, attempt, claim_id, waiting = one(rows)
+    return status, (attempt, claim_id), bool(waiting)
+
+
+def _lost(held: Claim) -> LeaseLost:
+    return LeaseLost(f"part {held.idx} of job {held.job_id}: attempt {held.attempt} does not hold it any more")

@@ -1,0 +1,43 @@
+-- A part hands its work to a job of its own and waits for it as a row, without a worker and without a lease.
+-- Lock order: the nested job first (it is new, or its row is locked, or its redrive locks all of it), then the part that
+-- waits. So the end of the nested job, which goes from it to the part, never meets this the other way round.
+
+-- name: standing
+-- The nested job, or the last one that followed it: what there is to wait for.
+SELECT status, outcome, run, successor, attempts FROM fanin.job WHERE bucket = :bucket AND id = :id;
+
+-- name: lock_live
+-- It cannot end while we begin to wait: who ends it finds the part waiting, or we find it ended.
+SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :id AND status IN ('open', 'running')
+FOR NO KEY UPDATE --pg
+;
+
+-- name: begin_to_wait
+-- The holder's part keeps its attempt and claim, and loses its lease: it is due at the end of all times.
+UPDATE fanin.part SET waiting = true, ready = false, nested_id = :nested_id, due_at = :never
+WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
+    AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id AND NOT waiting
+RETURNING idx;
+
+-- name: look_at_waiter
+-- Why that changed nothing.
+SELECT status, attempt, claim_id, waiting FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx;
+
+-- name: orphaning
+-- Parts that have ended otherwise than by the job that they once waited for.
+SELECT job_id, idx FROM fanin.part --pg
+SELECT job_id, idx FROM fanin.part INDEXED BY fanin.part_orphaning --lite
+WHERE bucket = :bucket AND nested_id IS NOT NULL AND status IN ('succeeded', 'failed', 'abandoned')
+ORDER BY job_id, idx LIMIT :limit;
+
+-- name: live_nested
+-- The jobs that go on although nobody waits for them any more.
+SELECT id FROM fanin.job
+WHERE bucket = :bucket AND waiter_id = :job_id AND waiter_idx = :idx AND status IN ('open', 'running');
+
+-- name: forget_nested
+-- Nothing goes on for this part. One that was redriven meanwhile keeps its note.
+UPDATE fanin.part SET nested_id = NULL
+WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx AND nested_id IS NOT NULL
+    AND status IN ('succeeded', 'failed', 'abandoned')
+RETURNING idx;

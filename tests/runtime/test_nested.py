@@ -1,0 +1,129 @@
+"""Parts that end with a job of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fanin
+from fanin.testing.invariants import violations
+from tests.runtime.working import until
+
+
+@pytest.fixture
+def tasks(app: fanin.App) -> dict[str, fanin.Task[..., Any]]:
+    @app.task(attempts=1)
+    def leaf(number: int) -> int:
+        if number < 0:
+            raise fanin.Permanent("below zero")
+        return number * 10
+
+    @app.task
+    def total(parts: fanin.Joined[int]) -> int:
+        return sum(parts)
+
+    @app.task
+    def split(count: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, range(count))
+
+    @app.task
+    def summed(count: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, range(count), then=total)
+
+    @app.task
+    async def split_async(count: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, range(count), then=total)
+
+    @app.task
+    def failing(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, [1, number], then=total)
+
+    @app.task
+    def tree(levels: int) -> Any:
+        if levels == 0:
+            return 1
+        return fanin.current().fan_out(tree, [levels - 1] * 3, then=total)
+
+    return dict(app.tasks)
+
+
+def named(tasks: dict[str, Any], name: str) -> Any:
+    return next(task for full, task in tasks.items() if full.endswith(f".{name}"))
+
+
+def work(app: fanin.App) -> None:
+    app.run_worker(until_idle=True)
+    assert violations(app.store) == []
+
+
+def test_a_part_ends_with_the_results_of_its_own_job(app: fanin.App, tasks: Any) -> None:
+    job = app.map(named(tasks, "split"), [2, 0, 3])
+    work(app)
+    assert [list(joined) for joined in job.result()] == [[0, 10], [], [0, 10, 20]]
+    assert job.progress().outcome == "all_ok"
+
+
+@pytest.mark.parametrize("name", ["summed", "split_async"])
+def test_a_part_ends_with_the_result_of_the_successor_of_its_own_job(app: fanin.App, tasks: Any, name: str) -> None:
+    job = app.map(named(tasks, name), [2, 0, 3], then=named(tasks, "total"))
+    work(app)
+    assert job.result() == [10, 0, 30]
+    assert job.successor is not None
+    assert job.successor.result() == 40
+
+
+def test_a_part_whose_own_job_fails_has_failed(app: fanin.App, tasks: Any) -> None:
+    job = app.map(named(tasks, "failing"), [5, -1], tolerate=1)
+    work(app)
+    assert job.progress().outcome == "with_failures"
+    (failure,) = job.failures()
+    assert (failure.idx, failure.type) == (1, "NestedFailed")
+    assert "failed (too_many_failures)" in failure.message
+
+
+def test_a_tree_of_parts_is_joined_level_by_level(app: fanin.App, tasks: Any) -> None:
+    job = app.map(named(tasks, "tree"), [4], then=named(tasks, "total"))
+    work(app)
+    assert job.result() == 81
+
+
+def test_the_end_of_a_job_ends_all_that_stands_below_its_parts(app: fanin.App, tasks: Any) -> None:
+    job = app.map(named(tasks, "tree"), [3, 3])
+    done = 0
+
+    def some() -> bool:
+        nonlocal done
+        done += 1
+        return done > 3
+
+    from fanin.runtime.worker import Worker
+
+    Worker(app, concurrency=1, batch=1).run(until=some)
+    job.cancel("enough")
+    work(app)
+    assert {row.status for row in app.jobs(limit=1000)} <= {"cancelled", "completed"}
+    assert until(lambda: all(row.ended for row in app.jobs(limit=1000)), "all have ended")
+
+
+def test_a_redrive_runs_only_what_has_failed_below(app: fanin.App, tasks: Any) -> None:
+    ran: list[int] = []
+
+    @app.task(attempts=1)
+    def sometimes(number: int) -> int:
+        ran.append(number)
+        if number == 1 and ran.count(1) == 1:
+            raise fanin.Permanent("the first time")
+        return number
+
+    @app.task
+    def over(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(sometimes, range(3))
+
+    job = app.map(over, [0])
+    work(app)
+    assert job.status == "failed"
+    job.redrive()
+    work(app)
+    assert list(job.result()) == [0, 1, 2]
+    assert sorted(ran) == [0, 1, 1, 2]
