@@ -27,8 +27,9 @@ _KEY = re.compile(
     r"|s\.remaining > 0$|[oe]\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way
 )
 _GUARD = re.compile(
-    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq|remaining|mode|calls|relayed|doubtful)"
-    r"\b|\bat <= "
+    r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|outcome|seq|remaining|mode|calls|relayed|doubtful"
+    r"|mark|paused_at|asked_at|timing|error|what|step)"
+    r"\b|\bat <=? "
 )
 _CLAUSE_END = re.compile(r"(WHERE|JOIN|LEFT|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
 _LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED)?")

@@ -27,12 +27,13 @@ from fanin.domain.errors import (
     Unavailable,
     UnknownJob,
     UnknownPart,
+    UnknownSchedule,
     UnknownTask,
     UnsafeStore,
     WaitTimeout,
 )
 from fanin.domain.events import JobFinished
-from fanin.domain.model import Failure, JobRow, Progress
+from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
 from fanin.domain.signals import Signals
 from fanin.job import Job
@@ -43,7 +44,8 @@ from fanin.runtime.part import Part, current
 from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
-    from fanin.aio import AsyncApp, AsyncJob
+    from fanin.aio import AsyncApp, AsyncJob, AsyncSchedule
+    from fanin.schedule import Schedule
 
 __version__ = "0.1.0"
 
@@ -51,6 +53,7 @@ __all__ = [
     "App",
     "AsyncApp",
     "AsyncJob",
+    "AsyncSchedule",
     "Backoff",
     "BadOption",
     "BadPayload",
@@ -58,6 +61,7 @@ __all__ = [
     "Failure",
     "FanOut",
     "FaninError",
+    "Firing",
     "Job",
     "JobFailed",
     "JobFinished",
@@ -73,6 +77,8 @@ __all__ = [
     "Progress",
     "Refused",
     "RetryLater",
+    "Schedule",
+    "ScheduleRow",
     "SchemaMismatch",
     "Signals",
     "StaleToken",
@@ -82,6 +88,7 @@ __all__ = [
     "Unavailable",
     "UnknownJob",
     "UnknownPart",
+    "UnknownSchedule",
     "UnknownTask",
     "UnsafeStore",
     "WaitTimeout",
@@ -91,7 +98,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The async twins, when they are asked for: asyncio is a third of what the rest of the import costs."""
-    if name in ("AsyncApp", "AsyncJob"):
+    if name == "Schedule":
+        from fanin.schedule import Schedule
+
+        return Schedule
+    if name in ("AsyncApp", "AsyncJob", "AsyncSchedule"):
         from fanin import aio
 
         return getattr(aio, name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -13,7 +14,7 @@ from fanin.app import App, find
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
-from fanin.domain.model import NESTED, Failure, JobRow, NewJob, Progress
+from fanin.domain.model import NESTED, Failure, Firing, JobRow, NewJob, Progress, ScheduleRow
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.signals import Signals
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts
@@ -26,6 +27,9 @@ from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool
 from fanin.runtime.task import Filter, Task, check_attempts
 from fanin.stores.base import Store
+
+if TYPE_CHECKING:
+    from fanin.schedule import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +84,10 @@ class AsyncApp:
         return self._app.tasks
 
     @property
+    def schedules(self) -> dict[str, Schedule]:
+        return self._app.schedules
+
+    @property
     def max_parts(self) -> int:
         return self._app.max_parts
 
@@ -122,6 +130,42 @@ class AsyncApp:
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
         """See `App.on`."""
         return self._app.on(event, of=of, **options)
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        task: Task[..., Any],
+        items: Iterable[Any] | Callable[..., Iterable[Any]] | None = None,
+        *,
+        tz: str = "UTC",
+        misfire: str = "once",
+        overlap: str = "skip",
+        grace: Duration = 60.0,
+        catch_up: int = 100,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0.0,
+        then: Task[..., Any] | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        meta: Any = None,
+    ) -> AsyncSchedule:
+        """See `App.schedule`. Not awaited: nothing is written. A function for ``items`` is a plain one."""
+        made = self._app.schedule(
+            name, cron, task, items, tz=tz, misfire=misfire, overlap=overlap, grace=grace, catch_up=catch_up,
+            start=start, end=end, jitter=jitter, then=then, tolerate=tolerate, fail_fast=fail_fast, sample=sample,
+            quorum=quorum, give_up_after=give_up_after, give_up=give_up, attempts=attempts, queue=queue,
+            priority=priority, meta=meta,
+        )  # fmt: skip
+        return AsyncSchedule(self, made)
 
     async def map(
         self,
@@ -393,6 +437,46 @@ class AsyncJob:
     async def meta(self) -> Any:
         text = (await self.row()).meta
         return None if text is None else msgspec.json.decode(text)
+
+
+class AsyncSchedule:
+    """`fanin.schedule.Schedule` with the same names, awaited."""
+
+    def __init__(self, app: AsyncApp, made: Schedule) -> None:
+        self._app = app
+        self._sync = made
+        self.name = made.name
+        self.timing = made.timing
+        self.rule = made.rule
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
+    async def next(self, count: int = 1) -> list[datetime]:
+        return await asyncio.to_thread(self._sync.next, count)
+
+    async def row(self) -> ScheduleRow:
+        return await asyncio.to_thread(self._sync.row)
+
+    async def firings(self, limit: int = 20) -> list[Firing]:
+        return await asyncio.to_thread(self._sync.firings, limit)
+
+    async def jobs(self, limit: int = 20) -> list[AsyncJob]:
+        return [AsyncJob(self._app, one.id) for one in await asyncio.to_thread(self._sync.jobs, limit)]
+
+    async def pause(self, note: str | None = None) -> bool:
+        return await asyncio.to_thread(self._sync.pause, note)
+
+    async def resume(self) -> bool:
+        return await asyncio.to_thread(self._sync.resume)
+
+    async def fire(self) -> AsyncJob | None:
+        made = await asyncio.to_thread(self._sync.fire)
+        return None if made is None else AsyncJob(self._app, made.id)
+
+    async def backfill(self, since: datetime, until: datetime) -> list[AsyncJob]:
+        made = await asyncio.to_thread(self._sync.backfill, since, until)
+        return [AsyncJob(self._app, one.id) for one in made]
 
 
 async def _encoded(items: Iterable[Any] | AsyncIterable[Any], encode: Callable[[Any, int], str]) -> AsyncIterator[str]:

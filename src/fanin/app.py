@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -25,6 +26,9 @@ from fanin.runtime.payloads import Feed, Spool
 from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
 
+if TYPE_CHECKING:
+    from fanin.schedule import Schedule
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -42,6 +46,7 @@ class App:
     def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
         self.store = open_store(url or default_url())
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
         self._listeners: list[tuple[Task[..., Any], frozenset[str]]] = []
 
@@ -109,6 +114,63 @@ class App:
             return task
 
         return register
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        task: Task[..., Any],
+        items: Iterable[Any] | Callable[..., Iterable[Any]] | None = None,
+        *,
+        tz: str = "UTC",
+        misfire: str = "once",
+        overlap: str = "skip",
+        grace: Duration = 60.0,
+        catch_up: int = 100,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0.0,
+        then: Task[..., Any] | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        meta: Any = None,
+    ) -> Schedule:
+        """Declare a schedule: at each slot of ``cron`` in the zone ``tz``, one job, as `map` with these options makes
+        it. Any worker of this application fires it; of many workers one does. Nothing is written here.
+
+        items: a list, or a function that is called with the slot (a datetime) when it is fired. Without items the job
+        has one part: ``task()``, or ``task(slot)`` if its first parameter is annotated ``datetime``.
+        misfire: of slots that were missed, fire none that is later than ``grace`` (``"skip"``), the latest
+        (``"once"``), or each of the latest ``catch_up``, oldest first (``"all"``).
+        overlap: while the job of the firing before, or a successor of it, is live: ``"skip"`` the slot, ``"queue"`` it
+        until that job has ended, or ``"allow"`` both.
+        start, end: no slot before or after. jitter: the parts of a job start up to so much later than its slot.
+
+        Raises `BadOption`, `BadPayload`, `UnknownTask`.
+        """
+        from fanin.domain.timing import make_rule, make_timing
+        from fanin.schedule import Schedule
+
+        if name in self.schedules:
+            raise BadOption(f"the schedule name {name!r} is taken: give one of the two another name")
+        if len(self.schedules) >= limits.SCHEDULES:
+            raise BadOption(f"{limits.SCHEDULES} schedules are declared, which is the limit")
+        rule = make_rule(misfire, overlap, seconds(grace, "grace"), catch_up, seconds(jitter, "jitter"))
+        options = {
+            "then": then, "give_up_after": give_up_after, "attempts": attempts, "queue": queue, "priority": priority,
+            "meta": meta,
+        }  # fmt: skip
+        policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
+        made = Schedule(self, name, make_timing(cron, tz, start, end), rule, task, items, policy, options)
+        self.schedules[name] = made
+        return made
 
     def map(
         self,

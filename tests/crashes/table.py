@@ -11,9 +11,9 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.effects import MODES, Intent
 from fanin.domain.events import Event
-from fanin.domain.model import Claim, Report, Settled, Spec
+from fanin.domain.model import Claim, Fired, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, outbox, outputs, redrive, submit
+from fanin.protocol import close, effect, finish, lease, outbox, outputs, redrive, schedule, submit
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import TxnFactory
@@ -516,3 +516,92 @@ def reverse_effect(stage: Stage) -> TxnFactory[bool]:
     done = effect.Said(stage.called("idempotent"), "mark", response="1")
     stage.store.run(lambda: effect.settle(BUCKET, [done]))
     return lambda: effect.reverse(BUCKET, (job_id, 0, "idempotent"), "undone")
+
+
+# Schedules.
+
+
+@row("schedule.declare", "a schedule that is not known yet")
+def declare(stage: Stage) -> TxnFactory[bool]:
+    return lambda: schedule.declare(BUCKET, "nightly", "{}", "{}")
+
+
+@row("schedule.declare", "another timing")
+def redeclare(stage: Stage) -> TxnFactory[bool]:
+    stage.scheduled()
+    return lambda: schedule.declare(BUCKET, "nightly", "[]", "{}")
+
+
+@row("schedule.fire", "a slot that has come")
+def fire_slot(stage: Stage) -> TxnFactory[Fired]:
+    stage.scheduled()
+    return stage.firing(1.0)
+
+
+@row("schedule.fire", "a slot that has come while the job before is live")
+def skip_slot(stage: Stage) -> TxnFactory[Fired]:
+    stage.scheduled()
+    stage.store.run(stage.firing(1.0))
+    return stage.firing(2.0, seen=1.0)
+
+
+@row("schedule.fire", "what an operator asked for")
+def fire_by_hand(stage: Stage) -> TxnFactory[Fired]:
+    stage.scheduled()
+    asked = stage.store.run(lambda: schedule.ask(BUCKET, "nightly"))
+    return stage.firing(asked, by_hand=True)
+
+
+@row("schedule.fire", "a slot more than is kept")
+def trim_slots(stage: Stage) -> TxnFactory[Fired]:
+    stage.scheduled()
+    seen = 0.0
+    for n in range(limits.SCHEDULE_FIRINGS):
+        stage.store.run(stage.firing(n + 1.0, seen=seen, parts=0))
+        seen = n + 1.0
+    return stage.firing(seen + 1, seen=seen, parts=0)
+
+
+@row("schedule.pass_over", "slots that came too late")
+def pass_slots(stage: Stage) -> TxnFactory[bool]:
+    stage.scheduled()
+    return lambda: schedule.pass_over(BUCKET, schedule.Slot("nightly", 9.0, 0.0, 9))
+
+
+@row("schedule.fill", "a slot that was missed")
+def fill_slot(stage: Stage) -> TxnFactory[bool]:
+    pass_slots(stage)
+    stage.store.run(lambda: schedule.pass_over(BUCKET, schedule.Slot("nightly", 9.0, 0.0, 9)))
+    return lambda: schedule.fill(BUCKET, schedule.Slot("nightly", 9.0), stage.of_slot(9.0))
+
+
+@row("schedule.pause", "with a note")
+def pause_schedule(stage: Stage) -> TxnFactory[bool]:
+    stage.scheduled()
+    return lambda: schedule.pause(BUCKET, "nightly", "stock-taking")
+
+
+@row("schedule.resume", "after slots have passed")
+def resume_schedule(stage: Stage) -> TxnFactory[bool]:
+    stage.scheduled()
+    stage.store.run(lambda: schedule.pause(BUCKET, "nightly", None))
+    return lambda: schedule.resume(BUCKET, "nightly")
+
+
+@row("schedule.ask", "for a firing now")
+def ask_schedule(stage: Stage) -> TxnFactory[float]:
+    stage.scheduled()
+    return lambda: schedule.ask(BUCKET, "nightly")
+
+
+@row("schedule.note_error", "why a slot is not fired")
+def note_error(stage: Stage) -> TxnFactory[bool]:
+    stage.scheduled()
+    return lambda: schedule.note_error(BUCKET, "nightly", "ValueError: no")
+
+
+@row("schedule.forget", "a schedule that has fired")
+def forget_schedule(stage: Stage) -> TxnFactory[bool]:
+    stage.scheduled()
+    stage.store.run(stage.firing(1.0))
+    return lambda: schedule.forget(BUCKET, "nightly")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from fanin.domain import identity
 from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
-from fanin.protocol import lease, outbox, outputs, redrive, repair
+from fanin.protocol import lease, outbox, outputs, redrive, repair, schedule
 from fanin.stores.base import Store
 from tests.protocol.effects import called, intent, wanting
 from tests.protocol.helpers import (
@@ -22,6 +24,7 @@ from tests.protocol.helpers import (
     listeners,
     make,
     make_open,
+    new_job,
     publish,
     retried,
     run_all,
@@ -149,6 +152,17 @@ def twice(store: Store) -> str:
     return job_id
 
 
+def scheduled(store: Store) -> str:
+    """A schedule of which two slots were fired, with one job each, which have ended."""
+    assert store.run(lambda: schedule.declare(0, "nightly", "{}", "{}"))
+    say(store, "UPDATE fanin.schedule SET mark = 0")
+    for seen, at in ((0.0, 1.0), (1.0, 2.0)):
+        made = new_job(store, id=identity.firing_id("nightly", at), step="at/nightly")
+        new = schedule.Prepared(msgspec.structs.replace(made, bucket=0), 0, list)
+        assert store.run(lambda: schedule.fire(0, schedule.Slot("nightly", at, seen), new)).what == "fired"
+    return made.id
+
+
 LOOSE = (
     "ALTER TABLE fanin.part DROP CONSTRAINT {0}",
     "PRAGMA ignore_check_constraints = ON",
@@ -203,6 +217,10 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("o7", twice, "UPDATE fanin.outbox SET status = 'published', published_at = 1 WHERE seq = 2"),
     ("o8", parked, "UPDATE fanin.outbox SET error = NULL"),
     ("o8", parked, "UPDATE fanin.outbox SET parked_at = NULL"),
+    ("k1", scheduled, "UPDATE fanin.job SET step = 'at/weekly'"),
+    ("k1", scheduled, "UPDATE fanin.job SET step = NULL"),
+    ("k2", scheduled, "UPDATE fanin.schedule SET mark = 1"),
+    ("k3", scheduled, "UPDATE fanin.firing SET job_id = (SELECT job_id FROM fanin.schedule)"),
     ("s1", running, "UPDATE fanin.job SET open_stripes = 2"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET sealed = false WHERE stripe = 1"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET closed = true WHERE stripe = 1"),

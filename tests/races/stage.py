@@ -13,10 +13,10 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.effects import Intent
 from fanin.domain.events import Event
-from fanin.domain.identity import keyed_job_id
-from fanin.domain.model import Claim, NewJob, Report, Settled, Spec
+from fanin.domain.identity import firing_id, keyed_job_id
+from fanin.domain.model import Claim, Fired, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, outbox, submit
+from fanin.protocol import close, effect, finish, lease, outbox, schedule, submit
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import TxnFactory
@@ -125,6 +125,23 @@ class Stage:
     def called(self, name: str, seconds: float = 60.0) -> Call:
         (call,) = self.store.run(self.calling(name, 1, seconds))
         return call
+
+    def scheduled(self, name: str = "nightly") -> None:
+        """A schedule whose mark stands at 0, so that every later slot has come."""
+        self.store.run(lambda: schedule.declare(BUCKET, name, "{}", "{}"))
+        execute(self.store, "UPDATE fanin.schedule SET mark = 0")
+
+    def firing(
+        self, at: float, seen: float = 0.0, overlap: str = "skip", by_hand: bool = False, parts: int = 1
+    ) -> TxnFactory[Fired]:
+        slot = schedule.Slot("nightly", at, seen, overlap=overlap, by_hand=by_hand)
+        prepared = self.of_slot(at, by_hand, parts)
+        return lambda: schedule.fire(BUCKET, slot, prepared)
+
+    def of_slot(self, at: float, by_hand: bool = False, parts: int = 1) -> schedule.Prepared:
+        """The job of a slot."""
+        new = self.new(f"{at}", id=firing_id("nightly", at, by_hand), key=None, step="at/nightly", successor=None)
+        return schedule.Prepared(new, parts, lambda: [["1"] * parts] if parts else [])
 
     def _claim_id(self) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))

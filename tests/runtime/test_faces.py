@@ -21,13 +21,15 @@ def public(kind: type) -> dict[str, Any]:
     return {n: v for n, v in vars(kind).items() if not n.startswith("_") and not isinstance(v, staticmethod)}
 
 
-@pytest.mark.parametrize(("sync", "twin"), [(fanin.App, fanin.AsyncApp), (fanin.Job, fanin.AsyncJob)])
+@pytest.mark.parametrize(
+    ("sync", "twin"), [(fanin.App, fanin.AsyncApp), (fanin.Job, fanin.AsyncJob), (fanin.Schedule, fanin.AsyncSchedule)]
+)
 def test_the_async_twin_has_the_same_names_and_parameters(sync: type, twin: type) -> None:
     ours, theirs = public(sync), public(twin)
-    attributes = {"store", "tasks", "max_parts"}  # of the instance in App
+    attributes = {"store", "tasks", "schedules", "max_parts"}  # of the instance in App
     assert set(ours) - set(theirs) == set()
     assert set(theirs) - set(ours) <= attributes
-    for name in [*ours, "__init__"]:
+    for name in [*ours, *(["__init__"] if sync is not fanin.Schedule else [])]:
         one, other = getattr(sync, name), getattr(twin, name)
         if isinstance(one, property):
             assert isinstance(other, property), name

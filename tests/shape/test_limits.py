@@ -11,6 +11,9 @@ from fanin.domain import limits
 PACKAGE = Path(fanin.__file__).parent
 UNITS = (
     "PARTS",
+    "SCHEDULES",
+    "SLOTS",
+    "FIRINGS",
     "LEVELS",
     "BYTES",
     "CHARS",

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain.identity import SCHEDULED
 from fanin.domain.model import Finding, JobRow, Progress
 
 STATUS_COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "open": "cyan"}
@@ -48,10 +49,15 @@ def status(row: JobRow) -> str:
 
 
 def name(row: JobRow) -> str:
-    """What a person would call the job: the command of a map, else its key, else its task."""
+    """What a person would call the job: the command of a map, else its key, its schedule, or its task."""
     meta = msgspec.json.decode(row.meta) if row.meta else None
     command = meta.get("command") if isinstance(meta, dict) and row.task == "fanin.map" else None
-    return " ".join(command.split()) if command else row.key or row.task
+    return " ".join(command.split()) if command else row.key or _schedule(row) or row.task
+
+
+def _schedule(row: JobRow) -> str | None:
+    step = row.step or ""
+    return step.removeprefix(SCHEDULED) if step.startswith(SCHEDULED) else None
 
 
 def job_facts(row: JobRow, progress: Progress) -> dict[str, Any]:

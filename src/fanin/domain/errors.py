@@ -26,6 +26,10 @@ class UnknownTask(Refused):
     """No task of this name is registered with the application."""
 
 
+class UnknownSchedule(Refused):
+    """No schedule of this name is known to the database."""
+
+
 class KeyConflict(Refused):
     """The same key was used before with another content."""
 

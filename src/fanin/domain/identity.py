@@ -17,6 +17,8 @@ _RANK_BYTES = 4
 """The beginning of an id says its place in the order of locks: a nested job stands before the job that waits for it."""
 LISTENER = "on/"
 """How the step of a listener's job begins; the rest is the name of its task."""
+SCHEDULED = "at/"
+"""How the step of a scheduled job begins; the rest is the name of its schedule."""
 JOB_SPACE = uuid.UUID("6f1d3a52-6b0e-5c55-9d3c-0b8a4c9f7e21")
 
 
@@ -60,6 +62,22 @@ def child_id(parent_id: str, idx: int, number: int) -> str:
     """The id of job ``number``, from 0, that the handler of part ``idx`` of ``parent_id`` makes: the same each time
     the part is run, so that an attempt that follows another finds its jobs instead of making them again."""
     return str(uuid.uuid5(JOB_SPACE, f"child/{parent_id}/{idx}/{number}"))
+
+
+def schedule_id(name: str) -> str:
+    """Says the bucket of a schedule, which holds its jobs too."""
+    return str(uuid.uuid5(JOB_SPACE, f"schedule/{name}"))
+
+
+def firing_id(name: str, slot: float, by_hand: bool = False) -> str:
+    """The id of the job of one slot of a schedule, whoever fires it; ``by_hand``: of one that an operator asked for."""
+    own = uuid.uuid5(JOB_SPACE, f"{'hand' if by_hand else 'slot'}/{name}/{float(slot)!r}")
+    return str(uuid.UUID(bytes=own.bytes[:-_TAIL_BYTES] + uuid.UUID(schedule_id(name)).bytes[-_TAIL_BYTES:]))
+
+
+def share_of(job_id: str) -> float:
+    """A number from 0 to 1 that follows from an id, evenly spread."""
+    return uuid.UUID(job_id).int / 2**128
 
 
 def finished_key(job_id: str, run: int) -> str:

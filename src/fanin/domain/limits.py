@@ -58,3 +58,13 @@ OPEN_SECONDS = 7 * 86_400.0
 PRIORITY_MAX = 1_000
 TRANSACTION_TRIES = 12
 BUCKETS = 1_024
+SCHEDULES = 1_000
+"""Schedules of one application."""
+SCHEDULE_CATCH_UP_SLOTS = 1_000
+"""Missed slots that one schedule may make up for."""
+SCHEDULE_MISSED_SLOTS = 10_000
+"""Missed slots are counted up to here; of a longer absence the earlier ones are not told apart."""
+SCHEDULE_FIRINGS = 200
+"""Slots of one schedule whose fate is kept, the newest."""
+SCHEDULE_BACKFILL_SLOTS = 1_000
+"""Slots that one call may fill in afterwards."""

@@ -201,6 +201,47 @@ class Failure(msgspec.Struct, frozen=True):
         return f"part {self.idx} {self.status} at attempt {self.attempt}: {self.type}: {self.message}"
 
 
+class ScheduleRow(msgspec.Struct, frozen=True):
+    """A schedule as it stands in the database.
+
+    ``timing`` and ``spec`` are what the code last said, as JSON. All slots up to ``mark`` are decided; ``job_id`` is
+    the job of the latest firing. ``asked_at``: somebody wants it fired now. ``error``: why a slot that has come is not
+    fired.
+    """
+
+    name: str
+    timing: str
+    spec: str
+    mark: float
+    job_id: str | None
+    paused_at: float | None
+    note: str | None
+    asked_at: float | None
+    error: str | None
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """What became of one slot: ``fired``, ``skipped`` (the job before was live: ``job_id``) or ``missed``.
+
+    ``missed``: slots that were passed over with or before it. ``by_hand``: an operator asked for it. ``at``: when it
+    was decided.
+    """
+
+    slot: float
+    what: str
+    job_id: str | None
+    missed: int
+    by_hand: bool
+    at: float
+
+
+class Fired(msgspec.Struct, frozen=True):
+    """The answer to a try to fire: ``fired``, ``skipped``, ``waiting`` or ``passed``, and the job that it is about."""
+
+    what: str
+    job_id: str | None = None
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One row that breaks an invariant: the invariant's name, its sentence, and the row."""
 

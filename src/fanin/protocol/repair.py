@@ -38,6 +38,9 @@ CHECKS: dict[str, str] = {
     "l2": "A running job has a live part.",
     "n1": "A part that waits has a job that goes on for it.",
     "n2": "A nested job that goes on has a part that waits for it, or will be cancelled.",
+    "k1": "The job of a slot is a job of its schedule.",
+    "k2": "No slot is decided beyond its schedule's mark.",
+    "k3": "Each slot that was fired has a job of its own.",
     "i7": "A live part is ready, or waits for a stated moment.",
 }
 """Name of the query to the sentence that it checks; the order is the order of the report."""

@@ -235,3 +235,23 @@ WHERE j.waiter_id IS NOT NULL AND j.status IN ('open', 'running') AND p.nested_i
 -- A live part is ready, or waits for a stated moment.
 SELECT job_id, idx, status, due_at FROM fanin.part
 WHERE status IN ('pending', 'running') AND NOT ready AND due_at > fanin.clock() + 63072000;
+
+-- name: k1
+-- all buckets
+-- The job of a slot is a job of its schedule.
+SELECT f.name, f.slot, f.job_id FROM fanin.firing AS f
+JOIN fanin.job AS j ON j.bucket = f.bucket AND j.id = f.job_id
+WHERE j.step IS NULL OR j.step <> 'at/' || f.name;
+
+-- name: k2
+-- all buckets
+-- No slot is decided beyond its schedule's mark.
+SELECT f.name, f.slot, f.job_id, s.mark FROM fanin.firing AS f
+JOIN fanin.schedule AS s ON s.bucket = f.bucket AND s.name = f.name
+WHERE f.slot > s.mark AND NOT f.by_hand;
+
+-- name: k3
+-- all buckets
+-- Each slot that was fired has a job of its own.
+SELECT name, job_id, count(*) AS n FROM fanin.firing WHERE what = 'fired' GROUP BY bucket, name, job_id
+HAVING count(*) > 1;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption
 from fanin.domain.policy import Backoff
 from fanin.runtime.codec import Signature
+from fanin.runtime.schedule import Declared
 from fanin.stores.base import Store
 
 P = ParamSpec("P")
@@ -95,7 +96,7 @@ def _module_of(function: Callable[..., object]) -> str:
 
 
 class Application(Protocol):
-    """What workers and jobs need of an application: its database and its tasks by name."""
+    """What workers and jobs need of an application: its database, its tasks and its schedules by name."""
 
     @property
     def url(self) -> str: ...
@@ -103,6 +104,8 @@ class Application(Protocol):
     def store(self) -> Store: ...
     @property
     def tasks(self) -> dict[str, Task[..., Any]]: ...
+    @property
+    def schedules(self) -> Mapping[str, Declared]: ...
 
 
 def check_name(value: str, what: str) -> str:

@@ -26,6 +26,7 @@ from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, re
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
+from fanin.runtime.schedule import schedulers
 from fanin.runtime.settling import Settling, tell
 from fanin.runtime.task import Application
 from fanin.runtime.upkeep import Upkeep
@@ -70,6 +71,7 @@ class Worker:
             require_pebble()
         self.store = app.store
         self.tasks = app.tasks
+        self._schedules = app.schedules
         self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
         self.concurrency = concurrency
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(16**4):04x}"
@@ -141,7 +143,11 @@ class Worker:
         if not self._patiently():
             return False
         self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue, self.name)
-        self._tending = [Upkeep(self.store, self._wake).background(), sweeper.background(self.store)]
+        self._tending = [
+            Upkeep(self.store, self._wake).background(),
+            sweeper.background(self.store),
+            *schedulers(self.store, self._schedules, self._wake),
+        ]
         self._heart.start()
         for thread in self._tending:
             thread.start()
