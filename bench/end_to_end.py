@@ -45,7 +45,7 @@ def measure(database: Database, setting: Setting) -> Figures:
         check(url)
     firsts = [first for worker in running for first in worker.heard("first")]
     total = max(joined["done"] for _, joined in joins) - submitted["started"]
-    own_log = _difference(written_before, written)
+    own_log = difference(written_before, written)
     if own_log is not None:
         own_log += submitted["written"]
     log_bytes = own_log if log_used is None or log_before is None else log_used - log_before
@@ -56,13 +56,13 @@ def measure(database: Database, setting: Setting) -> Figures:
         "total_seconds": total,
         "first_part_seconds": min(firsts) - submitted["done"] if setting.jobs == 1 else None,
         "join_seconds": _median([joined["started"] - finished for finished, joined in joins]),
-        "worker_cpu_per_1000": _scaled(_difference(before, used), 1000 / parts),
-        "server_cpu_per_1000": _scaled(_difference([server_before], [server_used]), 1000 / parts),
+        "worker_cpu_per_1000": scaled(difference(before, used), 1000 / parts),
+        "server_cpu_per_1000": scaled(difference([server_before], [server_used]), 1000 / parts),
         "submit_peak_megabytes": submitted["peak"],
         "worker_peak_megabytes": max((peak for peak in peaks if peak is not None), default=None),
         "server_peak_megabytes": server_peak,
-        "log_bytes_per_part": _scaled(log_bytes, 1 / parts),
-        "row_versions_per_part": _scaled(footprint.versions, 1 / (parts + footprint.other_parts(parts))),
+        "log_bytes_per_part": scaled(log_bytes, 1 / parts),
+        "row_versions_per_part": scaled(footprint.versions, 1 / (parts + footprint.other_parts(parts))),
         "dead_rows": footprint.dead,
         "stored_bytes_per_part": footprint.bytes / (parts + footprint.other_parts(parts)),
         **{f"{name}_per_part": sum(each.get(name, 0) for each in counts) / parts
@@ -129,11 +129,11 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _difference(before: list[Any], after: list[Any]) -> float | None:
+def difference(before: list[Any], after: list[Any]) -> float | None:
     if None in before or None in after:
         return None
     return float(sum(after) - sum(before))
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from bench.databases import Database
-from bench.end_to_end import WAIT_SECONDS, check, judge, measure, workers
+from bench.end_to_end import WAIT_SECONDS, check, difference, judge, measure, scaled, workers
 from bench.processes import cpu_seconds
 from bench.settings import Setting
 from bench.summary import percentile
@@ -18,25 +18,32 @@ SETTLE_SECONDS = 12.0
 PAUSE_SECONDS = (0.1, 0.4)
 JOIN_PARTS = 20
 
+IDLE_WORKERS = 10
+
 ONE_WORKER = Setting(parts=0, workers=1)
+MANY_WORKERS = Setting(parts=0, workers=IDLE_WORKERS)
 TWO_WORKERS = Setting(parts=0, workers=2)
 
 
 def idle(database: Database, seconds: float) -> dict[str, Any]:
-    """One worker without work for so many seconds: transactions per second and the share of one core."""
-    with database.fresh() as url, workers(url, ONE_WORKER) as (worker,):
+    """Workers without work for so many seconds: transactions per second and share of one core of each, and the share
+    of one core that 100 of them would take the server."""
+    with database.fresh() as url, workers(url, MANY_WORKERS) as running:
         time.sleep(SETTLE_SECONDS)
         counts = database.name == "PostgreSQL"
         ended = database.transactions() if counts else 0
-        cpu = cpu_seconds(worker.pid)
+        cpu, server = [cpu_seconds(worker.pid) for worker in running], cpu_seconds(database.server)
         time.sleep(seconds)
-        used = cpu_seconds(worker.pid)
+        used = difference(cpu, [cpu_seconds(worker.pid) for worker in running])
+        server_used = difference([server], [cpu_seconds(database.server)])
         ended = database.transactions() - ended if counts else 0
     return {
         "kind": "idle",
         "database": database.name,
-        "transactions_per_second": ended / seconds if counts else None,
-        "cpu_share": None if cpu is None or used is None else (used - cpu) / seconds,
+        "workers": IDLE_WORKERS,
+        "transactions_per_second": ended / seconds / IDLE_WORKERS if counts else None,
+        "cpu_share": scaled(used, 1 / seconds / IDLE_WORKERS),
+        "server_share_of_100": scaled(server_used, 100 / seconds / IDLE_WORKERS),
     }
 
 

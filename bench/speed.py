@@ -1,4 +1,4 @@
-"""Rows of end-to-end runs, each run followed by one of the raw program, so that both see the same neighbours.
+"""Rows of end-to-end runs, each followed by the raw program and the fill by hand, so that all see the same neighbours.
 
 Where the handlers take longer than all the rest, what they take is the limit, and the raw program is run once.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from bench import end_to_end, limit
+from bench import end_to_end, fill, limit
 from bench.databases import Database
 from bench.settings import Setting
 from bench.summary import Row, row
@@ -26,4 +26,5 @@ def rows(found: Iterable[Database], settings: Iterable[Setting], repeat: int) ->
 
 
 def _limit(database: Database, setting: Setting) -> Row:
-    return limit.measure(database, setting.total, setting.workers, setting.batch)
+    raw = limit.measure(database, setting.total, setting.workers, setting.batch)
+    return {**raw, **fill.measure(database, setting.total)}

@@ -61,7 +61,8 @@ def _handlers(found: list[Database], extent: Extent) -> Iterator[Row]:
         for mode in MODES
     ]
     many = Setting(extent.parts(4_000), workers=2, concurrency=100, work=Work(sleep=0.05, mode="async"))
-    return speed.rows(found, [*settings, many], extent.repeat)
+    short = Setting(extent.parts(200), workers=1, concurrency=32, work=Work(sleep=0.05))
+    return speed.rows(found, [*settings, many, short], extent.repeat)
 
 
 def _jobs(found: list[Database], extent: Extent) -> Iterator[Row]:

@@ -15,6 +15,7 @@ def row(database: str, setting: Setting, runs: list[Row], limits: list[Row]) -> 
     pairs = list(zip(runs, limits, strict=False))
     shares = [max(raw["total_seconds"], setting.ideal_seconds) / run["total_seconds"] for run, raw in pairs]
     copies = [run["submit_parts_per_second"] / raw["submit_parts_per_second"] for run, raw in pairs]
+    fills = [run["submit_parts_per_second"] / raw["fill_parts_per_second"] for run, raw in pairs]
     return {
         "kind": "speed",
         "database": database,
@@ -25,6 +26,7 @@ def row(database: str, setting: Setting, runs: list[Row], limits: list[Row]) -> 
         "share_of_limit_low": min(shares, default=None),
         "share_of_limit_high": max(shares, default=None),
         "submit_share_of_limit": median(copies),
+        "submit_share_of_fill": median(fills),
         "runs": runs,
         "limits": limits,
     }

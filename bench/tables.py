@@ -55,7 +55,8 @@ SPEED = Kind(
         Column("parts_per_second", "total /s", _count),
         Column("limit_parts_per_second", "limit /s", _count),
         Column("share_of_limit", "of the limit", _percent),
-        Column("submit_share_of_limit", "submit, of the limit's", _percent),
+        Column("submit_share_of_fill", "submit, of a fill by hand", _percent),
+        Column("submit_share_of_limit", "submit, of the raw program's", _percent),
         Column("first_part_seconds", "first part", _milliseconds),
         Column("join_seconds", "join", _milliseconds),
         Column("worker_cpu_per_1000", "worker CPU s/1000", _decimal),
@@ -74,11 +75,12 @@ SPEED = Kind(
     ],
 )
 IDLE = Kind(
-    "One worker without work",
+    "A worker without work",
     [
         Column("database", "database", str),
         Column("transactions_per_second", "transactions /s", _decimal),
         Column("cpu_share", "of one core", lambda share: f"{share:.2%}"),
+        Column("server_share_of_100", "server, 100 workers", lambda share: f"{share:.2%}"),
     ],
 )
 PICKUP = Kind(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.report import markdown as md
+from bench.report import targets
 from bench.report.markdown import Column
 from bench.summary import Row
 
@@ -35,6 +36,7 @@ def tables(rows: list[Row]) -> dict[str, str]:
     found["peers"], found["missing"] = _peers(shown), _missing(shown)
     found["promises"] = _promises(shown)
     found["machine"] = _machine(shown)
+    found["targets"], found["misses"] = targets.table(rows), targets.misses(rows)
     return found
 
 
@@ -50,7 +52,8 @@ TABLES: dict[str, tuple[str, str, list[Column]]] = {
         "speed cross", "speed",
         [*WHERE, SHARE, TOTAL, ("limit /s", "limit_parts_per_second", md.number),
          ("submitted /s", "submit_parts_per_second", md.number),
-         ("of the limit's", "submit_share_of_limit", md.percent),
+         ("of a fill by hand", "submit_share_of_fill", md.percent),
+         ("of the raw program's", "submit_share_of_limit", md.percent),
          ("first part", "first_part_seconds", md.milliseconds), ("join", "join_seconds", md.milliseconds)],
     ),
     "commits": (
@@ -61,7 +64,7 @@ TABLES: dict[str, tuple[str, str, list[Column]]] = {
     "handlers": (
         "handlers", "speed",
         [("database", "database", str), ("each part", "work", str), ("handlers", "mode", str),
-         ("parts", "parts", md.count), ("at once", "concurrency", lambda value: f"2 × {value}"),
+         ("parts", "parts", md.count), ("workers", "workers", str), ("at once in each", "concurrency", str),
          ("of the ideal", "efficiency", md.percent), SHARE, TOTAL,
          ("worker CPU s/1 000", "worker_cpu_per_1000", md.number)],
     ),
@@ -69,7 +72,8 @@ TABLES: dict[str, tuple[str, str, list[Column]]] = {
     "idle": (
         "probes", "idle",
         [("database", "database", str), ("of one core", "cpu_share", lambda share: f"{share:.2%}".replace("%", " %")),
-         ("transactions /s", "transactions_per_second", md.number)],
+         ("transactions /s", "transactions_per_second", md.number),
+         ("100 of them, of the server", "server_share_of_100", md.percent)],
     ),
     "pickup": ("probes", "pickup", [("database", "database", str), *SPREAD]),
     "join": ("probes", "join", [("database", "database", str), *SPREAD]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import results, summary
-from bench.report import files, markdown, parts, plots
+from bench.report import files, markdown, parts, plots, targets
 from bench.report import summary as overview
 from bench.settings import Setting
 
@@ -16,7 +16,8 @@ ROWS = results.read(results.FILE)
 
 
 def run(total: float, submitted: float = 100.0) -> dict[str, Any]:
-    return {"total_seconds": total, "parts_per_second": 10 / total, "submit_parts_per_second": submitted}
+    return {"total_seconds": total, "parts_per_second": 10 / total, "submit_parts_per_second": submitted,
+            "fill_parts_per_second": 200.0}  # fmt: skip
 
 
 def test_the_document_is_what_the_program_writes() -> None:
@@ -67,6 +68,7 @@ def test_the_share_of_the_limit_is_the_median_of_neighbouring_runs() -> None:
     runs, limits = [run(2.0), run(4.0), run(10.0)], [run(1.0), run(1.0), run(1.0)]
     row = summary.row("SQLite", Setting(parts=10, workers=1), runs, limits)
     assert (row["share_of_limit"], row["share_of_limit_low"], row["share_of_limit_high"]) == (0.25, 0.1, 0.5)
+    assert (row["submit_share_of_limit"], row["submit_share_of_fill"]) == (1.0, 0.5)
 
 
 def test_a_figure_that_one_run_could_not_tell_is_the_median_of_the_others() -> None:
@@ -90,3 +92,44 @@ def test_numbers_have_three_digits_that_mean_something(value: float, shown: str)
 def test_a_table_shows_a_dash_for_what_nobody_knows() -> None:
     table = markdown.table([("a", "a", str), ("b", "b", markdown.percent)], [{"a": 1}, {"a": 2, "b": 0.5}])
     assert table == "| a | b |\n| --- | --- |\n| 1 | — |\n| 2 | 50 % |"
+
+
+def measured(**figures: Any) -> list[dict[str, Any]]:
+    row = {"stage": "speed", "kind": "speed", "database": "PostgreSQL", "parts": 10_000, "workers": 2, **figures}
+    return [row, {**row, "database": "SQLite"}]
+
+
+def test_a_target_is_met_missed_or_not_measured() -> None:
+    def verdict(rows: list[dict[str, Any]]) -> str:
+        return next(line for line in targets.table(rows).splitlines() if "| submit, " in line)
+
+    assert verdict([]).endswith("| at least 50 % | — | not measured |")
+    assert verdict(measured(submit_share_of_fill=0.5)).endswith("| PostgreSQL 50 %, SQLite 50 % | met |")
+    good, bad = measured(submit_share_of_fill=0.8)[0], measured(submit_share_of_fill=0.4)[1]
+    assert verdict([good, bad]).endswith("| PostgreSQL 80 %, SQLite 40 % | **missed** |")
+    trial = {"stage": "speed", "kind": "machine", "most": 10_000}
+    assert verdict([trial, good, bad]).endswith("| not measured |")
+    assert targets.misses([trial, good, bad]) == targets.misses([])
+
+
+def test_a_miss_is_followed_by_what_is_known_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = measured(share_of_limit=0.1, submit_share_of_fill=0.2)
+    monkeypatch.setattr(targets, "NOTES", tmp_path / "misses.md")
+    targets.NOTES.write_text("Not shown.\n\n## submit\n\nIt waits for the disk.\n\n## join\n\nNot missed.\n", "utf-8")
+    first, second = targets.misses(rows).split("\n\n")
+    assert first.startswith("**PostgreSQL, 10 000 empty parts") and first.endswith("Not looked into yet.")  # noqa: PT018
+    assert second.startswith("**submit, 10 000 parts") and second.endswith(" It waits for the disk.")  # noqa: PT018
+    assert targets.misses([]) == "No target that was measured was missed."
+
+
+def test_the_fastest_library_that_keeps_its_work_is_the_one_to_beat() -> None:
+    def peer(name: str, store: str, speed: float, times: float) -> dict[str, Any]:
+        return {"stage": "peers", "kind": "peer", "peer": name, "own": False, "database": store, "parts": 9,
+                "parts_per_second": speed, "fanin_postgres_times": times}  # fmt: skip
+
+    rows = [peer("Pool", "memory", 900.0, 0.5), peer("Quick", "redis", 90.0, 5.0), peer("Slow", "redis", 9.0, 50.0)]
+    assert targets.TARGETS[0].values(rows) == {"Quick:": 5.0}
+
+
+def test_every_note_belongs_to_a_target() -> None:
+    assert targets.known(targets.NOTES.read_text("utf-8")).keys() <= {target.key for target in targets.TARGETS}
