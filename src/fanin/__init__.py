@@ -35,6 +35,7 @@ from fanin.domain.errors import (
 from fanin.domain.events import JobFinished
 from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
+from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.job import Job
 from fanin.runtime.fanout import FanOut
@@ -75,6 +76,7 @@ __all__ = [
     "Part",
     "Permanent",
     "Progress",
+    "Purged",
     "Refused",
     "RetryLater",
     "Schedule",

@@ -16,6 +16,7 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import NESTED, Failure, Firing, JobRow, NewJob, Progress, ScheduleRow
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
+from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts
 from fanin.protocol import close, read, redrive, signals
@@ -253,6 +254,14 @@ class AsyncApp:
         back = seconds(since, "since")
         buckets = await asyncio.to_thread(lambda: self.store.buckets)
         return await self._runner.read(lambda: signals.signals(range(buckets), back))
+
+    async def purge(
+        self, older_than: Duration, *, unsent: bool = False, outputs: bool = False, dry_run: bool = False
+    ) -> Purged:
+        """See `App.purge`. In a thread: it may take long."""
+        return await asyncio.to_thread(
+            lambda: self._app.purge(older_than, unsent=unsent, outputs=outputs, dry_run=dry_run)
+        )
 
     async def run_worker(
         self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None

@@ -10,10 +10,11 @@ import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption, LimitExceeded, UnknownJob, UnknownTask
+from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownJob, UnknownTask
 from fanin.domain.events import PAYLOADS, SAMPLE
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
+from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.job import Job
 from fanin.protocol import read, signals
@@ -276,6 +277,21 @@ class App:
         back = seconds(since, "since")
         return self.store.read(lambda: signals.signals(range(self.store.buckets), back))
 
+    def purge(
+        self, older_than: Duration, *, unsent: bool = False, outputs: bool = False, dry_run: bool = False
+    ) -> Purged:
+        """Remove jobs that ended so long ago, each with its whole tree: parts, history, events that have left, outputs.
+
+        A tree of which a job goes on, ended later, or waits for a relay, a sweep or a person stays as a whole. The
+        files that parts left stay where they lie and are no longer known; with ``outputs`` they are removed.
+        ``unsent``: also trees with events that no relay has delivered, and effects that have failed or are unknown.
+        ``dry_run``: only look. A key whose job was purged is free again. Raises `BadOption`.
+        """
+        from fanin.runtime.purge import purge
+
+        age = seconds(older_than, "older_than")
+        return purge(self.store, age, unsent=unsent, outputs=outputs, dry_run=dry_run)
+
     def run_worker(
         self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None
     ) -> None:
@@ -336,6 +352,8 @@ class App:
         else:
             job_id = next_child_id(parent) if parent else identity.new_job_id()
         above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id)) if parent else None
+        if parent is not None and above is None:
+            raise NotAllowedNow(f"job {parent.job_id}, whose handler asks for this one, has ended and was purged")
         if above is not None and above.depth + 1 > limits.JOB_DEPTH_LEVELS:
             raise LimitExceeded(
                 f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "

@@ -13,10 +13,11 @@ from fanin.domain.effects import MODES, Intent
 from fanin.domain.events import Event
 from fanin.domain.model import Claim, Fired, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, outbox, outputs, redrive, schedule, submit
+from fanin.protocol import close, effect, finish, lease, outbox, outputs, purge, redrive, schedule, submit
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
-from fanin.protocol.steps import TxnFactory
+from fanin.protocol.steps import Txn, TxnFactory
+from fanin.testing.state import execute
 from tests.races.stage import BUCKET, LAPSED, THEN, Stage, succeed
 
 
@@ -605,3 +606,60 @@ def forget_schedule(stage: Stage) -> TxnFactory[bool]:
     stage.scheduled()
     stage.store.run(stage.firing(1.0))
     return lambda: schedule.forget(BUCKET, "nightly")
+
+
+# Purging.
+
+
+def old_tree(stage: Stage) -> tuple[list[purge.Member], str]:
+    """A job with a part that was retried, an output and a key, and its successor: ended, and their events have left."""
+    job_id, (one, two) = held(stage, 2, stripes=2)
+    assert stage.store.run(lambda: outputs.stage(one, "a", "/x"))
+    assert stage.store.run(lambda: outputs.mark_ready(one, "a", 3, "digest"))
+    stage.settled([succeed(one), failure(two, "retry")])
+    stage.drain()
+    execute(stage.store, f"INSERT INTO fanin.part_key (bucket, job_id, key) VALUES (0, '{job_id}', '{one.claim_id}')")
+    claim_id, events = stage.taken()
+    said = [outbox.Said(event.key, "mark") for event in events]
+    stage.store.run(lambda: outbox.settle(BUCKET, claim_id, said))
+    return stage.store.read(lambda: purge.tree([BUCKET], (BUCKET, job_id))), job_id
+
+
+def purged(stage: Stage) -> str:
+    members, job_id = old_tree(stage)
+    assert stage.store.run(lambda: purge.purge([BUCKET], members, 0.0)).kept is None
+    return job_id
+
+
+@row("purge.purge", "a job and its successor")
+def purge_tree(stage: Stage) -> TxnFactory[purge.Tree]:
+    members, _ = old_tree(stage)
+    return lambda: purge.purge([BUCKET], members, 0.0, outputs=True)
+
+
+@row("purge.forget_outputs", "an output of a purged job")
+def forget_purged(stage: Stage) -> TxnFactory[int]:
+    job_id = purged(stage)
+    found = stage.store.read(lambda: purge.left_outputs(BUCKET, job_id))
+    assert len(found) == 1
+    return lambda: purge.forget_outputs(BUCKET, job_id, found)
+
+
+def without_outputs(stage: Stage) -> str:
+    job_id = purged(stage)
+    found = stage.store.read(lambda: purge.left_outputs(BUCKET, job_id))
+    assert stage.store.run(lambda: purge.forget_outputs(BUCKET, job_id, found)) == 1
+    return job_id
+
+
+@row("purge.portion", "all that is left, in one transaction")
+def purge_portions(stage: Stage) -> TxnFactory[int]:
+    job_id = without_outputs(stage)
+
+    def all_of_them() -> Txn[int]:
+        portions = 1
+        while (yield from purge.portion(BUCKET, job_id)):
+            portions += 1
+        return portions
+
+    return all_of_them

@@ -1,4 +1,4 @@
-"""H. Outbox and relay: F051 to F054."""
+"""H. Outbox and relay: F051 to F054, F056."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 
 from fanin import inbox
 from fanin.domain import identity
-from fanin.protocol import finish
+from fanin.protocol import finish, outbox, purge
 from fanin.protocol.steps import Txn
+from fanin.runtime.purge import purge as purge_all
 from fanin.runtime.relay import Relay
 from fanin.stores.base import Store
 from fanin.testing.stepper import COMMIT, Script, Session, Watcher
@@ -164,3 +165,33 @@ def test_F054_what_is_rolled_back_is_never_sent_and_holds_nothing_up(store: Stor
             committed.append(identity.finished_key(job_id, 1))
         relay.run(until_idle=True)
         assert [key for key, _ in receiver.taken] == committed
+
+
+def test_F056_cleaning_the_outbox_takes_only_what_has_left_and_is_old(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events go with their jobs: so none is ever left whose job is not known any more."""
+    sent = ends(store, scaled(200))
+    Relay(store, Receiver(batch=100)).run(until_idle=True)
+    held = ends(store, 10)
+    claim_id = identity.new_claim_id()
+    assert len(store.run(lambda: outbox.take(0, 10, 86_400.0, claim_id, "held"))) == 10
+    waiting = ends(store, 10)
+    clock.advance(3600)
+    young = ends(store, 5)
+    Relay(store, Receiver()).run(until_idle=True)  # the young and the waiting ones
+    late = ends(store, 3)
+    monkeypatch.setattr(purge, "PAGE_ROOTS", 7)  # it works in small pages
+    assert purge_all(store, 1800.0, dry_run=True).jobs == len(sent) + len(waiting)
+    found = purge_all(store, 1800.0)
+    assert (found.events, found.events_unsent) == (len(sent) + len(waiting), 0)
+    assert found.kept["events"] == len(held)
+    left = states(store)
+    assert {key for key, status in left.items() if status == "claimed"} == set(held)
+    assert set(left) == {*held, *young, *late}
+    said = [outbox.Said(key, "mark") for key in held]
+    assert store.run(lambda: outbox.settle(0, claim_id, said)) == []  # the held relay is heard all the same
+    Relay(store, Receiver()).run(until_idle=True)
+    clock.advance(10_000)
+    assert purge_all(store, 1800.0).events == len(held) + len(young) + len(late)
+    assert say(store, "SELECT count(*) FROM fanin.outbox") == [(0,)]

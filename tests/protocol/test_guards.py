@@ -13,7 +13,7 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.policy import Policy
-from fanin.protocol import close, counting, ending, finish, lease, redrive, submit, success
+from fanin.protocol import close, counting, ending, finish, lease, outbox, purge, redrive, submit, success
 from fanin.protocol.steps import Rows, Statement, Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
@@ -344,3 +344,32 @@ def test_a_claim_takes_no_part_of_a_closed_job(store: Store) -> None:
     closed, going = make(store, 2), make(store, 1)
     cancel(store, closed)
     assert [c.job_id for c in claim(store)] == [going]
+
+
+# The purge
+
+
+def test_a_purge_takes_no_counter_with_live_parts_and_no_job_that_goes_on_or_has_just_ended(
+    store: Store, clock: Clock
+) -> None:
+    old = completed(store)
+    clock.advance(100)
+    fresh, going = completed(store), make(store, 1)
+    jobs = [old, fresh, going]
+    assert len(send(store, purge.SQL.remove_stripes(bucket=0, jobs=jobs))) == 2
+    assert send(store, purge.SQL.remove_jobs(bucket=0, jobs=jobs, age=50.0)) == [(old,)]
+    for table in ("part", "outbox", "job_stripe", "job"):
+        say(store, f"DELETE FROM fanin.{table}")
+
+
+def test_a_purge_takes_no_event_that_waits_or_is_in_hand(store: Store) -> None:
+    jobs = [make(store, 0) for _ in range(4)]
+    claim_id = "00000000-0000-4000-8000-000000000001"
+    published, parked, _ = store.run(lambda: outbox.take(0, 3, 60.0, claim_id, "r"))
+    said = [outbox.Said(published.key, "mark"), outbox.Said(parked.key, "park", error="no")]
+    store.run(lambda: outbox.settle(0, claim_id, said))
+    for unsent, left in ((False, ["claimed", "parked", "waiting"]), (True, ["claimed"])):
+        send(store, purge.SQL.remove_events(bucket=0, jobs=jobs, unsent=unsent))
+        assert sorted(row[0] for row in say(store, "SELECT status FROM fanin.outbox")) == left
+    for table in ("outbox", "job_stripe", "job"):
+        say(store, f"DELETE FROM fanin.{table}")

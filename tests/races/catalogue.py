@@ -9,6 +9,7 @@ from tests.races import (
     races_leases,
     races_outbox,
     races_policies,
+    races_purge,
     races_runs,
     races_streams,
 )
@@ -16,5 +17,6 @@ from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_outbox, races_exchanges, races_streams, races_crowded,
+    races_purge,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

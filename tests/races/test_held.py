@@ -8,7 +8,7 @@ import pytest
 
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, redrive, submit
+from fanin.protocol import close, finish, purge, redrive, submit
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import Session, Watcher, once
 from tests.races.arena import Arena
@@ -47,6 +47,12 @@ def sweeps(arena: Arena) -> TxnFactory[object]:
     return lambda: close.sweep(BUCKET, job_id, 0)
 
 
+def purges(arena: Arena) -> TxnFactory[object]:
+    job_id, claims = made(arena, 2)
+    arena.settled([Report(claim, "fail") for claim in claims])
+    return lambda: purge.purge([BUCKET], [(BUCKET, job_id)], 0.0, unsent=True)
+
+
 def counting(stripe: int) -> TxnFactory[None]:
     query = Query(
         "test", "count", (), {"pg": "SELECT 1 FROM fanin.job_stripe WHERE stripe = :stripe FOR NO KEY UPDATE"}
@@ -64,6 +70,7 @@ CASES: dict[str, tuple[Callable[[Arena], TxnFactory[object]], str, tuple[int, ..
     "judge": (judges, "counting.count_down", (0, 1)),
     "redrive": (redrives, "redrive.standing", (0, 1)),
     "sweep": (sweeps, "close.sweep_parts", (0,)),
+    "purge": (purges, "purge.assess", (0, 1)),
 }
 """Who decides, before which statement, and on which counters."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fanin.protocol import close, lease, outbox
+from fanin.protocol import close, lease, outbox, purge
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
@@ -115,3 +115,19 @@ def test_a_wake_holds_no_part_whose_moment_has_not_come(arena: Arena, pair: tupl
     renewing.finish()
     waking.finish()
     assert renewing.outcome == []
+
+
+def test_a_purge_leaves_the_rows_of_a_job_to_the_purge_that_is_at_it(
+    arena: Arena, pair: tuple[Session, Session]
+) -> None:
+    arena.job(0, successor=None)
+    members = [(BUCKET, job_id) for _, job_id in arena.store.read(lambda: purge.old_roots(BUCKET, 0.0))]
+    assert arena.store.run(lambda: purge.purge([BUCKET], members, 0.0, unsent=True)).kept is None
+    holder, other = pair
+    holder.play(once(lambda: purge.portion(BUCKET, members[0][1])))
+    holder.hold(COMMIT)
+    other.play(once(lambda: purge.portion(BUCKET, members[0][1])))
+    while not other.done:
+        assert other.next != "purge.first_left", "two purges are at one job"
+        assert other.step([holder.pid]), f"{other.next} waits for the other purge"
+    holder.finish()

@@ -220,6 +220,7 @@ def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_o
         EFFECT_OPEN,
         EFFECT_STUCK,
         EFFECT_NOT_DONE,
+        ("staged", "swept"),
     }
     for text in query.texts.values():
         for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):

@@ -30,6 +30,7 @@ COMMANDS = {
     "schedules": Command("schedules", "schedules", "list schedules; pause, resume, fire or forget one"),
     "relay": Command("relay", "relay", "deliver events to a broker, a webhook or a function"),
     "events": Command("events", "events", "list events, and retry those that are stuck"),
+    "purge": Command("purge", "purge", "remove jobs that ended long ago"),
     "signals": Command("signals", "signals", "count refused commits, lost leases, and what waits or is stuck"),
     "migrate": Command("migrate", "migrate", "make or update the tables"),
     "check": Command("check", "check", "check the promises on the live database"),

@@ -38,6 +38,10 @@ def work(
     relay: Annotated[
         list[str] | None, option("Also deliver events to this receiver, as fanin relay --to does. May be repeated.")
     ] = None,
+    retain: Annotated[
+        str | None,
+        option("Purge jobs that ended so long ago, as fanin purge --older-than does, about every ten minutes."),
+    ] = None,
     grace: Annotated[str, option("How long running handlers may go on after the first signal (default: 10s).")] = "10s",
     verbose: Annotated[bool, option("Log every part.", "--verbose", "-v")] = False,
     supervised: Annotated[int | None, Parameter(show=False, negative=())] = None,
@@ -58,6 +62,7 @@ def work(
     if name is not None:
         check_name(name, "name")
     seconds(grace, "--grace")
+    age = None if retain is None else seconds(retain, "--retain")
     if common.url is not None:
         os.environ["FANIN_URL"] = common.url  # read by the module when it makes its application
     app = load_app(target)
@@ -74,6 +79,7 @@ def work(
             words += [f"--queue={one}" for one in names]
             words += [f"--name={name}-{number}"] if name else []
             words += [f"--relay={one}" for one in relay or []]
+            words += [f"--retain={retain}"] if retain else []
             words += ["--until-idle"] * until_idle + ["--verbose"] * verbose
             words += ["--json"] * common.json + ["--debug"] * common.debug
             return [*words, f"--supervised={life}"]
@@ -86,7 +92,7 @@ def work(
     log = configure(json=common.json)
     worker = Worker(
         app, queues=names or None, concurrency=concurrency, name=name, grace=seconds(grace),
-        on_part=_log_part(log) if verbose else None,
+        on_part=_log_part(log) if verbose else None, retain=age,
     )  # fmt: skip
     beside = beside_workers(app.store, relay) if relay else None
     try:

@@ -106,6 +106,9 @@ class Woken(NamedTuple):
     queues: list[str]
     lost: list[tuple[str, int, int, str]]
 
+    def __bool__(self) -> bool:
+        return bool(self.queues)
+
 
 def wake(bucket: int) -> Txn[Woken]:
     """Make parts ready whose delay is over or whose lease has run out."""

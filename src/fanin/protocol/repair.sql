@@ -32,9 +32,18 @@ SELECT id, open_stripes FROM fanin.job WHERE status = 'running' AND open_stripes
 
 -- name: c7
 -- all buckets
--- Every part belongs to a stripe of its job.
+-- Every part belongs to a stripe of its job, or to a job that was purged.
 SELECT p.job_id, p.idx, p.stripe FROM fanin.part AS p WHERE NOT EXISTS
-    (SELECT 1 FROM fanin.job_stripe AS s WHERE s.bucket = p.bucket AND s.job_id = p.job_id AND s.stripe = p.stripe);
+    (SELECT 1 FROM fanin.job_stripe AS s WHERE s.bucket = p.bucket AND s.job_id = p.job_id AND s.stripe = p.stripe)
+    AND NOT EXISTS (SELECT 1 FROM fanin.leftover AS l WHERE l.bucket = p.bucket AND l.job_id = p.job_id);
+
+-- name: c8
+-- all buckets
+-- A purged job is gone, with its counters and events.
+SELECT l.job_id FROM fanin.leftover AS l
+WHERE EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = l.bucket AND j.id = l.job_id)
+    OR EXISTS (SELECT 1 FROM fanin.job_stripe AS s WHERE s.bucket = l.bucket AND s.job_id = l.job_id)
+    OR EXISTS (SELECT 1 FROM fanin.outbox AS o WHERE o.bucket = l.bucket AND o.job_id = l.job_id);
 
 -- name: t1
 -- all buckets

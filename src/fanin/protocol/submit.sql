@@ -20,6 +20,11 @@ VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :se
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING id;
 
+-- name: rows_left
+-- Whether rows of a purged job of this id still lie there. Asked once the new row stands: from then on no purge can leave
+-- any.
+SELECT 1 FROM fanin.leftover WHERE bucket = :bucket AND job_id = :id;
+
 -- name: create_stripes
 -- rows: job_id, stripe, created, sealed, judged
 -- The counters, written together with the parts that they count.

@@ -25,7 +25,8 @@ class Background:
         self._step = step
         self._every = every
         self._first = first
-        self._closing = threading.Event()
+        self.closing = threading.Event()
+        """Set when it is to end: a step that takes long looks at it."""
         self._thread = threading.Thread(target=self._run, name=f"fanin-{name}", daemon=True)
 
     def start(self) -> None:
@@ -33,13 +34,13 @@ class Background:
 
     def close(self) -> None:
         """Stop; waits for a step under way, but not for ever."""
-        self._closing.set()
+        self.closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         pause = self._first
-        while not self._closing.wait(pause):
+        while not self.closing.wait(pause):
             pause = self._every
             try:
                 wanted = self._step()

@@ -33,7 +33,7 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     """Do what a look has shown to be due. True if there was anything."""
     busy = False
     if look.due_in is not None and look.due_in <= 0:
-        while (woken := store.run(lambda: lease.wake(bucket))).queues:
+        while woken := store.run(lambda: lease.wake(bucket)):
             busy = True
             for job_id, idx, attempt, worker in woken.lost:
                 log.info("job %s part %d: attempt %d lost its lease, %s had it", job_id, idx, attempt, worker)

@@ -20,7 +20,7 @@ from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import lease, read
 from fanin.protocol.steps import Txn
-from fanin.runtime import sweeper
+from fanin.runtime import purge, sweeper
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
 from fanin.runtime.heart import Heart
@@ -47,6 +47,7 @@ class Worker:
 
     queues: names, served in turn; default all queues of the tasks and ``default``. concurrency: handlers at once.
     batch: most parts in one transaction. on_part: called after each commit, in the worker's loop, for every report.
+    retain: seconds after which ended jobs are purged; None: never.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Worker:
         batch: int = limits.CLAIM_PARTS,
         grace: float = GRACE_SECONDS,
         on_part: OnPart | None = None,
+        retain: float | None = None,
     ) -> None:
         refuse_while_starting("no worker was started")
         if concurrency < 1:
@@ -78,6 +80,7 @@ class Worker:
         self.batch = batch
         self.grace = grace
         self.on_part = on_part
+        self.retain = retain
         leases = {task.name: task.lease for task in app.tasks.values()}
         self._settling = Settling(self.store, self.queues, leases, self.name)
         self._held: dict[tuple[str, int, int], Running] = {}
@@ -148,6 +151,8 @@ class Worker:
             sweeper.background(self.store),
             *schedulers(self.store, self._schedules, self._wake),
         ]
+        if self.retain is not None:
+            self._tending.append(purge.background(self.store, self.retain))
         self._heart.start()
         for thread in self._tending:
             thread.start()

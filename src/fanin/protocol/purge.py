@@ -1,0 +1,160 @@
+"""T17: trees of ended jobs are removed, each as a whole: first out of sight, then their rows in small portions.
+
+A tree is a job and all that followed it or was started by its parts. As long as one of them goes on, or waits for a
+relay, a sweep or a person, all of them stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import msgspec
+
+from fanin.domain.purged import REASONS
+from fanin.protocol.outputs import Placed
+from fanin.protocol.steps import Again, Room, Row, Txn, one
+
+SQL = Room("purge")
+
+PAGE_ROOTS = 100
+PORTION_PARTS = 2_000
+PORTION_OUTPUTS = 500
+ALL_PARTS = 2**31 - 1
+
+Member = tuple[int, str]
+"""(bucket, job id)"""
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """What a tree has: jobs, parts, events (those that have not left too), outputs. ``kept``: why it stays, or None."""
+
+    jobs: int
+    parts: int
+    events: int
+    unsent: int
+    outputs: int
+    kept: str | None
+
+
+NIL = "00000000-0000-0000-0000-000000000000"
+
+
+def old_roots(bucket: int, age: float, after: tuple[float, str] = (0.0, NIL)) -> Txn[list[tuple[float, str]]]:
+    """(created at, id) of jobs without a parent that ended ``age`` seconds ago: a page of them, after this one."""
+    rows = yield SQL.old_roots(bucket=bucket, age=age, after=after[0], after_id=after[1], limit=PAGE_ROOTS)
+    return [(float(created), job_id) for job_id, created in rows]
+
+
+def tree(buckets: Iterable[int], root: Member) -> Txn[list[Member]]:
+    """The job and all jobs below it, sorted."""
+    everywhere = list(buckets)
+    found = {root}
+    level = [root[1]]
+    while level:
+        fresh: set[Member] = set()
+        for bucket in everywhere:
+            fresh |= {(bucket, job_id) for (job_id,) in (yield SQL.children(bucket=bucket, jobs=level))}
+        fresh -= found
+        found |= fresh
+        level = sorted(job_id for _, job_id in fresh)
+    return sorted(found)
+
+
+def assess(members: Sequence[Member], age: float, unsent: bool) -> Txn[Tree]:
+    """What a tree has, and whether it may go."""
+    rows: list[Row] = []
+    for bucket, jobs in _by_bucket(members):
+        rows.append(one((yield SQL.assess(bucket=bucket, jobs=jobs, age=age))))
+    old, flows, parts, live, events, claimed, unpublished, outputs, undecided, effects, stuck = map(
+        sum, zip(*rows, strict=True)
+    )
+    reasons = {
+        "live": old < len(members) or live > 0,
+        "flow": flows > 0,
+        "events": claimed > 0 or (unpublished > 0 and not unsent),
+        "outputs": undecided > 0,
+        "effects": effects > 0 or (stuck > 0 and not unsent),
+    }
+    kept = next((reason for reason in REASONS if reasons[reason]), None)
+    return Tree(len(members), int(parts), events, unpublished, outputs, kept)
+
+
+def purge(
+    buckets: Iterable[int], members: Sequence[Member], age: float, unsent: bool = False, outputs: bool = False
+) -> Txn[Tree]:
+    """Take a tree out of sight: its jobs, counters and events are gone, `portion` removes the rest. Nothing is written
+    if it has to stay, or has changed since ``members`` was read (then it counts as live).
+
+    unsent: also with events that no relay has delivered, and effects that wait for a person. outputs: the files that
+    its parts left are to be removed too.
+    """
+    everywhere = list(buckets)
+    stripes = 0
+    for bucket, jobs in _by_bucket(members):
+        stripes += len((yield SQL.lock_tree_stripes(bucket=bucket, jobs=jobs)))
+    found = yield from assess(members, age, unsent)
+    if found.kept is not None:
+        return found
+    ids = [job_id for _, job_id in members]
+    for bucket in everywhere:  # a handler of a closed job may have started one meanwhile
+        if {(bucket, job_id) for (job_id,) in (yield SQL.children(bucket=bucket, jobs=ids))} - set(members):
+            return msgspec.structs.replace(found, kept="live")
+    events = 0
+    for bucket, jobs in _by_bucket(members):
+        stripes -= len((yield SQL.remove_stripes(bucket=bucket, jobs=jobs)))
+        gone = yield SQL.remove_jobs(bucket=bucket, jobs=jobs, age=age)
+        assert len(gone) == len(jobs), "a job that we hold changed under us"
+    assert stripes == 0, "a stripe that we hold changed under us"
+    for bucket, jobs in _by_bucket(members):
+        events += len((yield SQL.remove_events(bucket=bucket, jobs=jobs, unsent=unsent)))
+    if events < found.events:  # a relay has just taken one
+        raise Again(lambda: purge(everywhere, members, age, unsent, outputs))
+    for bucket, jobs in _by_bucket(members):
+        yield SQL.leave(bucket=bucket, rows=[(job_id,) for job_id in jobs], outputs=outputs)
+    return found
+
+
+def leftovers(bucket: int, after: str = NIL) -> Txn[list[tuple[str, bool]]]:
+    """(job id, whether its outputs are to be removed) of jobs that are gone and still have rows: a page of them."""
+    rows = yield SQL.leftovers(bucket=bucket, after=after, limit=PAGE_ROOTS)
+    return [(job_id, bool(outputs)) for job_id, outputs in rows]
+
+
+def left_outputs(bucket: int, job_id: str) -> Txn[list[Placed]]:
+    """A page of the outputs of a job that is gone."""
+    rows = yield SQL.left_outputs(bucket=bucket, job_id=job_id, limit=PORTION_OUTPUTS)
+    return [Placed(job_id, idx, attempt, claim, name, root) for idx, claim, name, attempt, root in rows]
+
+
+def forget_outputs(bucket: int, job_id: str, gone: Sequence[Placed]) -> Txn[int]:
+    """Drop the rows of outputs whose objects were removed, or stay. How many; 0 if another purge is at this job."""
+    if not (yield SQL.lock_leftover(bucket=bucket, job_id=job_id)):
+        return 0
+    rows = sorted((output.idx, output.claim_id, output.name) for output in gone)
+    return len((yield SQL.remove_outputs(bucket=bucket, job_id=job_id, rows=rows)))
+
+
+def portion(bucket: int, job_id: str) -> Txn[bool]:
+    """Remove a portion of what a purged job has left, its outputs excepted. Whether there may be more."""
+    if not (yield SQL.lock_leftover(bucket=bucket, job_id=job_id)):
+        return False
+    first, outputs = one((yield SQL.first_left(bucket=bucket, job_id=job_id)))
+    if outputs:
+        return False  # an output without its part could not be told from one that was never known
+    past = ALL_PARTS if first is None else min(first + PORTION_PARTS, ALL_PARTS)
+    yield SQL.remove_parts(bucket=bucket, job_id=job_id, past=past)
+    yield SQL.remove_history(bucket=bucket, job_id=job_id, past=past)
+    yield SQL.remove_effects(bucket=bucket, job_id=job_id, past=past)
+    if first is not None:
+        return True
+    if keys := (yield SQL.next_keys(bucket=bucket, job_id=job_id, limit=PORTION_PARTS)):
+        yield SQL.remove_keys(bucket=bucket, job_id=job_id, last=one(keys)[0])
+        return True
+    yield SQL.remove_log(bucket=bucket, job_id=job_id)
+    yield SQL.remove_leftover(bucket=bucket, job_id=job_id)
+    return False
+
+
+def _by_bucket(members: Sequence[Member]) -> Iterable[tuple[int, list[str]]]:
+    return [(bucket, [job_id for _, job_id in group]) for bucket, group in groupby(members, key=lambda m: m[0])]
