@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from fanin.app import App, find
+from fanin.app import App, check_grows, encoded, encoder, find
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
@@ -25,7 +25,7 @@ from fanin.runtime.codec import Codec
 from fanin.runtime.joined import value_of
 from fanin.runtime.outputs import LARGE, Output, output_pages
 from fanin.runtime.part import running_part
-from fanin.runtime.payloads import Feed, Spool
+from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.task import Filter, Task, check_attempts
 from fanin.stores.base import Store
 
@@ -121,6 +121,7 @@ class AsyncApp:
         backoff: Backoff | Duration | None = None,
         retry_on: Filter = (BaseException,),
         give_up_on: Filter = (),
+        item_key: Callable[[Any], str] | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(self, function: Any = None, **options: Any) -> Any:
         """See `App.task`."""
@@ -188,24 +189,25 @@ class AsyncApp:
         stripes: int | None = None,
         meta: Any = None,
         stream: bool = False,
+        grows: bool | int = False,
         within: Any = None,
         run: bool = False,
     ) -> AsyncJob:
         """See `App.map`. ``items`` may be an async iterable; ``within`` is a psycopg.AsyncConnection on PostgreSQL."""
-        signature = self._app._own(task).signature
+        self._app._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = await self._new(
             task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=stripes, meta=meta,
+            priority=priority, delay=delay, stripes=stripes, meta=meta, width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
-            await self._feed(new, _encoded(items, signature.encode_item))
+            await self._feed(new, _encoded(items, encoder(task, new)))
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
-            spool = Spool(signature.encode_items(listed), self.max_parts)
-            check_quorum(quorum, len(spool))
+            spool = Spool(encoded(task, new, listed), self.max_parts)
+            check_quorum(quorum, new.width or len(spool))
             await self._create(self._app._striped(new, len(spool), stripes), spool, within)
         return AsyncJob(self, new.id, run=run)
 
@@ -302,7 +304,7 @@ class AsyncApp:
         else:
             await self._runner.run_in(within, spool.create(new)())
 
-    async def _feed(self, new: NewJob, payloads: AsyncIterator[str]) -> None:
+    async def _feed(self, new: NewJob, payloads: AsyncIterator[Wanted]) -> None:
         feed = Feed(new, self.max_parts)
         await self._runner.run(feed.open())
         async for payload in payloads:
@@ -395,7 +397,7 @@ class AsyncJob:
             first = next(iter(await self.failures()), None)
             raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
         found = [value async for value in self.results()]
-        return found[0] if row.sealed_parts == 1 and found else found
+        return found[0] if row.sealed_parts == 1 and row.width is None and found else found
 
     async def failures(self) -> list[Failure]:
         return await asyncio.to_thread(self._sync.failures)
@@ -488,7 +490,9 @@ class AsyncSchedule:
         return [AsyncJob(self._app, one.id) for one in made]
 
 
-async def _encoded(items: Iterable[Any] | AsyncIterable[Any], encode: Callable[[Any, int], str]) -> AsyncIterator[str]:
+async def _encoded(
+    items: Iterable[Any] | AsyncIterable[Any], encode: Callable[[Any, int], Wanted]
+) -> AsyncIterator[Wanted]:
     number = 0
     if isinstance(items, AsyncIterable):
         async for item in items:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -23,7 +24,8 @@ from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
 from fanin.runtime.fanout import spec_of
 from fanin.runtime.part import next_child_id, running_part
-from fanin.runtime.payloads import Feed, Spool
+from fanin.runtime.payloads import Feed, Spool, Wanted
+from fanin.runtime.spawning import item_key
 from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
 from fanin.stores import default_url, open_store
 
@@ -71,6 +73,7 @@ class App:
         backoff: Backoff | Duration | None = None,
         retry_on: Filter = (BaseException,),
         give_up_on: Filter = (),
+        item_key: Callable[[Any], str] | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(self, function: Any = None, **options: Any) -> Any:
         """Register a handler. See `fanin.runtime.task.Task` for the options.
@@ -193,6 +196,7 @@ class App:
         stripes: int | None = None,
         meta: Any = None,
         stream: bool = False,
+        grows: bool | int = False,
         within: Any = None,
         run: bool = False,
     ) -> Job:
@@ -212,22 +216,24 @@ class App:
         only after the last, unless its rules or an operator end it: then no further item is read. Default: nothing is
         written before all items are read and checked, then all in one transaction. run: let `Job.wait` and `Job.result`
         run the parts in this process.
+        grows: running parts may add parts to the job with `Part.spawn`, each item once by its key (`App.task`): True,
+        or the most parts that it may come to have (default ``max_parts``).
 
         Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
-        signature = self._own(task).signature
+        self._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = self._new_job(
             task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=stripes, meta=meta,
+            priority=priority, delay=delay, stripes=stripes, meta=meta, width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
-            self._feed(new, (signature.encode_item(item, n) for n, item in enumerate(items)))
+            self._feed(new, map(encoder(task, new), items, itertools.count()))
         else:
-            spool = Spool(signature.encode_items(items), self.max_parts)
-            check_quorum(quorum, len(spool))
+            spool = Spool(encoded(task, new, items), self.max_parts)
+            check_quorum(quorum, new.width or len(spool))
             self._create(self._striped(new, len(spool), stripes), spool, within)
         return Job(self, new.id, run=run)
 
@@ -335,6 +341,7 @@ class App:
         delay: Duration,
         stripes: int | None,
         meta: Any,
+        width: int | None = None,
     ) -> NewJob:
         refuse_while_starting("not submitted")
         if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
@@ -379,6 +386,7 @@ class App:
             depth=above.depth + 1 if above else 0,
             meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
             listeners=self._heard_by(task.name) if heard else None,
+            width=width,
         )
 
     def _heard_by(self, task: str) -> str | None:
@@ -408,7 +416,7 @@ class App:
         else:
             self.store.run_in(within, spool.create(new)())
 
-    def _feed(self, new: NewJob, payloads: Iterable[str]) -> None:
+    def _feed(self, new: NewJob, payloads: Iterable[Wanted]) -> None:
         feed = Feed(new, self.max_parts)
         self.store.run(feed.open())
         for payload in payloads:
@@ -419,6 +427,35 @@ class App:
         if (append := feed.flush()) is not None:
             self.store.run(append)
         self.store.run(feed.seal())
+
+
+def check_grows(grows: bool | int, most: int) -> int | None:
+    """The width of a job that grows, None for one that does not. Raises `BadOption`."""
+    if type(grows) is bool:
+        return most if grows else None
+    if type(grows) is not int or not 1 <= grows <= most:
+        raise BadOption(f"grows={grows!r}: True, False, or the most parts that the job may have, up to {most}")
+    return grows
+
+
+def encoded(task: Task[..., Any], new: NewJob, items: Iterable[Any]) -> Iterable[Wanted]:
+    """What is written for the items: their payloads, and before each its key if the job grows."""
+    if new.width is None:
+        return task.signature.encode_items(items)
+    return map(encoder(task, new), items, itertools.count())
+
+
+def encoder(task: Task[..., Any], new: NewJob) -> Callable[[Any, int], Wanted]:
+    """`encoded` for an item and its number."""
+    encode_item = task.signature.encode_item
+    if new.width is None:
+        return encode_item
+
+    def keyed(item: Any, number: int) -> Wanted:
+        payload = encode_item(item, number)
+        return item_key(task, item, payload), payload
+
+    return keyed
 
 
 def find(name: str, buckets: int) -> Txn[str]:

@@ -114,7 +114,7 @@ class Job:
             first = next(failure_pages(self._app.store, self.id), None)
             raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
         found = list(self.results())
-        return found[0] if row.sealed_parts == 1 and found else found
+        return found[0] if row.sealed_parts == 1 and row.width is None and found else found
 
     def failures(self) -> list[Failure]:
         """The parts that failed or were abandoned, with their errors, by index."""
@@ -187,7 +187,7 @@ class Job:
 def check_parts(parts: Sequence[int] | None) -> None:
     """Raise `BadOption` for what can be no part's index."""
     for idx in parts or ():
-        if type(idx) is not int or not 0 <= idx < limits.JOB_WIDTH_PARTS:
+        if type(idx) is not int or not 0 <= idx < limits.INDEX_PARTS:
             raise BadOption(f"parts: {idx!r} is no index of a part; give whole numbers from 0")
 
 

@@ -11,9 +11,10 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.effects import MODES, Intent
 from fanin.domain.events import Event
+from fanin.domain.identity import item_key
 from fanin.domain.model import Claim, Fired, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, outbox, outputs, purge, redrive, schedule, submit
+from fanin.protocol import close, effect, finish, growth, lease, outbox, outputs, purge, redrive, schedule, submit
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import Txn, TxnFactory
@@ -92,6 +93,63 @@ def seal_done(stage: Stage) -> TxnFactory[bool]:
     job_id = stage.open(1)
     stage.settled([succeed(claim) for claim in stage.claims(1)])
     return lambda: submit.seal(BUCKET, job_id, 1, "hash", True)
+
+
+@row("submit.create", "a job that grows")
+def create_growing(stage: Stage) -> TxnFactory[bool]:
+    job = stage.new(stripes=2, width=10)
+    return lambda: submit.create(job, 3, lambda: [["1", "2"], ["3"]])
+
+
+@row("submit.append_new", "an open job that grows, which has seen one of two items and holds another")
+def append_new(stage: Stage) -> TxnFactory[int]:
+    job = stage.new(stripes=2, width=10, give_up_after=3600.0)
+    stage.store.run(lambda: submit.open_job(job))
+    stage.store.run(lambda: submit.append_new(BUCKET, job.id, 0, fresh("a")))
+    (one,) = stage.claims(1)
+    stage.settled([adding(one, "b")])
+    return lambda: submit.append_new(BUCKET, job.id, 0, fresh("a", "b", "c", "d"))
+
+
+# Growing.
+
+
+def fresh(*payloads: str) -> tuple[tuple[str, str], ...]:
+    return tuple((item_key(payload), payload) for payload in payloads)
+
+
+def adding(claim: Claim, *payloads: str) -> Report:
+    return msgspec.structs.replace(succeed(claim), spawns=fresh(*payloads))
+
+
+def growing(stage: Stage, width: int = 10) -> list[Claim]:
+    job = stage.new(stripes=2, width=width)
+    stage.store.run(lambda: submit.create(job, 2, lambda: [["1", "2"]]))
+    return stage.claims(2)
+
+
+@row("growth.spawn", "parts that a held part adds at once, one of them known")
+def spawn(stage: Stage) -> TxnFactory[int | None]:
+    one, _ = growing(stage)
+    return lambda: growth.spawn(one, fresh("2", "a", "b"))
+
+
+@row("finish.settle", "two successes that add parts, on two counters")
+def succeed_and_spawn(stage: Stage) -> TxnFactory[list[Settled]]:
+    one, two = growing(stage)
+    return settling(adding(one, "a", "b"), adding(two, "b", "c"))
+
+
+@row("finish.settle", "two successes of which one adds more than the job may have")
+def succeed_and_spawn_too_much(stage: Stage) -> TxnFactory[list[Settled]]:
+    one, two = growing(stage, width=3)
+    return settling(adding(one, "a", "b"), adding(two, "b"))
+
+
+@row("exchange.exchange", "a success that adds parts, which are claimed at once")
+def exchange_and_spawn(stage: Stage) -> TxnFactory[Exchanged]:
+    one, _ = growing(stage)
+    return stage.exchanging([adding(one, "a", "b")])
 
 
 # Leases.

@@ -34,6 +34,8 @@ PIECES = {
     "ending.end_emptied": "submit.seal",
     "finish.write": "finish.settle",
     "counting.emptied_jobs": "finish.settle",
+    "growth.grow": "growth.spawn",
+    "growth.add_keys": "growth.spawn",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",
 }

@@ -143,6 +143,14 @@ def parked(store: Store) -> str:
     return job_id
 
 
+def grown(store: Store) -> str:
+    """A job that grows, of two planned parts and one that the first of them has spawned."""
+    job_id = make(store, 2, width=5)
+    (held,) = claim(store, 1)
+    settle(store, msgspec.structs.replace(done(held), spawns=((identity.item_key("a"), "a"),)))
+    return job_id
+
+
 def twice(store: Store) -> str:
     """A job whose two runs have ended; neither event has left."""
     job_id = make(store, 1)
@@ -175,6 +183,17 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("c1", running, "UPDATE fanin.part SET status = 'failed', ready = false WHERE status = 'running'"),
     ("c2", running, "UPDATE fanin.job SET planned_parts = 5"),
     ("c2", ended, "UPDATE fanin.job SET sealed_parts = 3, planned_parts = 3 WHERE depth = 0"),
+    ("c1", grown, "UPDATE fanin.job_stripe SET spawned = 0"),
+    ("c2", grown, "UPDATE fanin.part SET spawned_by = NULL"),
+    ("c3", grown, "UPDATE fanin.part SET spawned_by = 1 WHERE idx = 2"),
+    ("c3", grown, "UPDATE fanin.part SET spawned_by = 7 WHERE idx = 2"),
+    ("c3", grown, "UPDATE fanin.job SET spawn_from = 3"),
+    ("c3", grown, "UPDATE fanin.part SET spawned_by = 0 WHERE idx = 1"),
+    ("c3", grown, "UPDATE fanin.job SET width = NULL"),
+    ("c5", grown, "UPDATE fanin.job SET width = 2"),
+    ("c5", grown, "DELETE FROM fanin.part_key"),
+    ("c5", running, "INSERT INTO fanin.part_key (bucket, job_id, key) "
+     "SELECT 0, id, '1b4e28ba-2fa1-41d2-883f-0016d3cca427' FROM fanin.job"),
     ("c4", running, "UPDATE fanin.job SET open_stripes = 0"),
     ("c7", running, "UPDATE fanin.part SET stripe = 7 WHERE idx = 3"),
     ("t1", ended, "UPDATE fanin.job SET succeeded_parts = 1 WHERE depth = 0"),
@@ -294,6 +313,7 @@ def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: C
         opened,
         cancelled,
         two_stripes,
+        grown,
     ):
         make_it(store)
     make(store, 0)

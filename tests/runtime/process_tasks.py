@@ -60,3 +60,10 @@ def raises_what_cannot_be_pickled(x: int) -> int:
             super().__init__(lambda: needed)
 
     raise Local(1, 2)
+
+
+@app.task(mode="process")
+def grow(x: int) -> int:
+    if x > 0:
+        fanin.current().spawn([x - 1], now=x % 2 == 0)
+    return x

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from fanin.domain.identity import new_claim_id
-from fanin.protocol import close, counting, ending, finish, lease, outbox, read, submit, success
+from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, read, submit, success
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
@@ -56,6 +56,11 @@ def hot(job_id: str) -> list[Statement]:
             bucket=0, job_id=job_id, status="completed", outcome="all_ok", reason=None,
             succeeded=1, failed=0, abandoned=0,
         ),
+        growth.SQL.hold_part(bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token),
+        growth.SQL.growing(bucket=0, job_id=job_id),
+        growth.SQL.totals(bucket=0, job_id=job_id),
+        growth.SQL.first_turn(bucket=0, queue="q", priority=0),
+        growth.SQL.count_spawned(bucket=0, job_id=job_id, stripe=0, fresh=1),
         close.SQL.overdue_jobs(bucket=0, limit=100),
         close.SQL.unswept(bucket=0, limit=100),
         submit.SQL.first_turn(bucket=0, queue="q", priority=0),

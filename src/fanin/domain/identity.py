@@ -104,6 +104,12 @@ def effect_key(job_id: str, idx: int, name: str) -> str:
     return PartKey(part_key(job_id, idx))(name)
 
 
+def item_key(text: str) -> str:
+    """What makes two parts of a growing job the same: the first half of a SHA-256 over the part's payload, or over the
+    payload that its key would be."""
+    return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16]))
+
+
 def bucket_of(job_id: str, buckets: int) -> int:
     """The bucket that holds all rows of a job, by the tail of its id, which is random or a hash."""
     return 0 if buckets == 1 else int.from_bytes(uuid.UUID(job_id).bytes[-_TAIL_BYTES:]) % buckets

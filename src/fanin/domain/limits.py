@@ -4,6 +4,8 @@ from __future__ import annotations
 
 JOB_WIDTH_PARTS = 10_000_000
 """Parts of one job, unless the application sets a lower ``max_parts``."""
+INDEX_PARTS = 2 * JOB_WIDTH_PARTS
+"""Indexes of the parts of one job: those that a part spawns come after all that may be planned."""
 JOB_DEPTH_LEVELS = 50
 """How deep a job may stand below the one that was submitted from outside any handler."""
 PAYLOAD_BYTES = 1_000_000
@@ -29,6 +31,10 @@ CHUNK_BYTES = 2_000_000
 """Payload bytes written by one INSERT."""
 SPOOL_BYTES = 16_000_000
 """Payloads held in memory by a submit before they go to a temporary file."""
+SPAWN_PARTS = 2_000
+"""Parts that one part adds to its job in its own commit; with ``now=True`` there may be more."""
+SPAWN_BYTES = 2_000_000
+"""Payload bytes of those."""
 CLAIM_PARTS = 256
 """Parts taken by one claim."""
 JOB_LISTENERS = 20

@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True, gc=False):
 
     ``verb`` is ``succeed``, ``fail`` (for good), ``retry`` (failed for good when no attempt is left) or
     ``release`` (given back; costs no attempt). ``delay`` in seconds is for ``retry`` and ``release``, ``effects`` are
-    what a success wants done.
+    what a success wants done, ``spawns`` the (key, payload) of parts that it adds to its job.
     """
 
     claim: Claim
@@ -72,6 +72,7 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     delay: float = 0.0
     effects: tuple[Intent, ...] = ()
+    spawns: tuple[tuple[str, str], ...] = ()
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +122,8 @@ class NewJob(msgspec.Struct, frozen=True):
     waiter_idx: int | None = None
     flow_id: str | None = None
     flow_step: int | None = None
+    width: int | None = None
+    """The most parts of a job that grows; None for one that does not."""
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -156,6 +159,8 @@ class JobRow(msgspec.Struct, frozen=True):
     succeeded_parts: int | None
     failed_parts: int | None
     abandoned_parts: int | None
+    width: int | None
+    """The most parts of a job that grows; None for one that does not."""
 
     @property
     def ended(self) -> bool:

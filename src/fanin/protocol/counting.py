@@ -6,13 +6,16 @@ Whoever takes the last open stripe of a job away ends it, and so does who finds 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
 from fanin.domain import policy
+from fanin.domain.errors import Refused
 from fanin.domain.policy import Counts, Ending, Policy
+from fanin.protocol import growth
+from fanin.protocol.growth import Spawner
 from fanin.protocol.steps import Room, Txn, one
 
 SQL = Room("counting")
@@ -25,16 +28,21 @@ Endings = dict[str, tuple[Ending, Counts]]
 """Job id to how it ends, and with which counts."""
 
 
+NOBODY: Mapping[str, Sequence[Spawner]] = {}
+
+
 class Counted(msgspec.Struct, frozen=True):
-    """What a count found: jobs that were closed before (the batch must be rolled back), and how jobs end by it."""
+    """What a count found: jobs that were closed before and (job id, idx) of parts whose spawns are refused (in either
+    case the batch must be rolled back), and how jobs end by it."""
 
     closed: frozenset[str] = frozenset()
+    refused: dict[tuple[str, int], Refused] = {}
     endings: Endings = {}
 
 
-def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
-    """Count ended parts down. Says which jobs that decides, by the last part or early by their policy; the caller ends
-    them.
+def count(bucket: int, changes: Iterable[Change], spawners: Mapping[str, Sequence[Spawner]] = NOBODY) -> Txn[Counted]:
+    """Count ended parts down, and add those that they spawn. Says which jobs that decides, by the last part or early by
+    their policy; the caller ends them.
 
     Goes through the jobs once for the stripes and once for the job rows, each time in ascending order.
     """
@@ -44,10 +52,13 @@ def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
         policies[job_id] = yield from _policy(bucket, job_id)
 
     closed: set[str] = set()
+    refused: dict[tuple[str, int], Refused] = {}
     early: Endings = {}
     emptied: Counter[str] = Counter()
     for job_id, keys in groupby(sorted({key[:2] for key in tally}), key=lambda key: key[0]):
-        judges = job_id in policies and policies[job_id].judges_failures
+        grows = job_id in spawners
+        judges = grows or (job_id in policies and policies[job_id].judges_failures)
+        left: dict[int, tuple[int, bool]] = {}
         if judges:
             yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
         for _, stripe in keys:
@@ -66,14 +77,18 @@ def count(bucket: int, changes: Iterable[Change]) -> Txn[Counted]:
             if not counted:
                 closed.add(job_id)
                 break
-            ((remaining, sealed),) = counted
-            emptied[job_id] += int(remaining == 0 and bool(sealed))
+            ((left[stripe]),) = counted
+        if grows and job_id not in closed:
+            grown = yield from growth.grow(bucket, job_id, spawners[job_id])
+            refused |= {(job_id, idx): problem for idx, problem in grown.refused.items()}
+            left |= grown.left
+        emptied[job_id] = sum(remaining == 0 and bool(sealed) for remaining, sealed in left.values())
         if judges and job_id not in closed:
             verdict = yield from _judge(bucket, job_id, policies.get(job_id))
             if verdict is not None:
                 early[job_id] = verdict
-    if closed:
-        return Counted(closed=frozenset(closed))
+    if closed or refused:
+        return Counted(frozenset(closed), refused)
 
     for job_id in sorted(early):
         yield SQL.close_stripes(bucket=bucket, job_id=job_id)

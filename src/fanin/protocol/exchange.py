@@ -43,7 +43,9 @@ def exchange(
         return claims
 
     known = stepwise if stepwise is not None else set()
-    if not reports or any(report.verb != "succeed" or report.claim.job_id in known for report in reports):
+    if not reports or any(
+        report.verb != "succeed" or report.spawns or report.claim.job_id in known for report in reports
+    ):
         return (yield from _both(settling, claiming))
 
     expected = yield from success.expect(bucket, reports)

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.errors import Refused
 from fanin.domain.events import EndedBy
 from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import counting, effect, ending
+from fanin.protocol.growth import Spawner
 from fanin.protocol.steps import Again, Room, Row, Rows, Txn
 
 SQL = Room("finish")
@@ -42,6 +44,7 @@ def settle(
 
     answers: dict[int, Settled] = {}
     ended: list[counting.Change] = []
+    spawners: dict[str, list[Spawner]] = {}
     log: list[Row] = []
     wanting: list[Report] = []
     rows = [part_row(reports[heard[token]]) for token in sorted(heard)]
@@ -53,6 +56,8 @@ def settle(
             ended.append((job_id, stripe, status))
         if status == "succeeded" and reports[n].effects:
             wanting.append(reports[n])
+        if status == "succeeded" and reports[n].spawns:
+            spawners.setdefault(job_id, []).append(Spawner(idx, stripe, reports[n].spawns))
         if status != "succeeded":
             log.append(_log_row(reports[n], status, worker))
     for n in range(len(reports)):
@@ -65,9 +70,10 @@ def settle(
                 log.append(_refused_row(reports[n], answer, worker))
 
     if ended:
-        counted = yield from counting.count(bucket, ended)
-        if counted.closed:
-            raise Again(lambda: settle(bucket, reports, worker, closed | counted.closed))
+        counted = yield from counting.count(bucket, ended, spawners)
+        if counted.closed or counted.refused:
+            said = [_refuse_spawns(report, counted.refused.get(report.claim.key)) for report in reports]
+            raise Again(lambda: settle(bucket, said, worker, closed | counted.closed))
         yield from ending.end(
             bucket, counted.endings, last_of(changed, worker), crowd=len({job_id for job_id, _, _ in ended}) > 1
         )
@@ -130,13 +136,16 @@ def _explain(bucket: int, report: Report, closed: frozenset[str]) -> Txn[Settled
         return None
     if claim.job_id in closed and status not in ("succeeded", "failed"):
         return Settled(Verdict.CLOSED, status, attempt)
-    return Settled(_verdict(report.verb, status, bool(same)), status, attempt)
+    return Settled(_verdict(report, status, bool(same)), status, attempt)
 
 
-def _verdict(verb: str, status: str, same: bool) -> Verdict:
+def _verdict(report: Report, status: str, same: bool) -> Verdict:
     """The verdict on a report whose own token still stands on the part, which is not running any more."""
+    verb = report.verb
     if status == "abandoned":
         return Verdict.CLOSED
+    if status == "failed" and report.spawns:  # what it adds was refused, and it failed of that
+        return Verdict.REPLAY
     if verb == "succeed":
         if status == "succeeded":
             return Verdict.REPLAY if same else Verdict.CONFLICT
@@ -145,6 +154,14 @@ def _verdict(verb: str, status: str, same: bool) -> Verdict:
         return Verdict.CONFLICT
     said = {"fail": ("failed",), "retry": ("pending", "failed"), "release": ("pending",)}[verb]
     return Verdict.REPLAY if status in said else Verdict.LOST
+
+
+def _refuse_spawns(report: Report, problem: Refused | None) -> Report:
+    """A part that adds what may not be added has failed, alone and for good: its next attempt would add it again."""
+    if problem is None or not report.spawns:
+        return report
+    error = _json({"type": type(problem).__name__, "message": str(problem), "traceback": ""})
+    return Report(report.claim, "fail", error=error)
 
 
 def token_of(claim: Claim) -> Token:

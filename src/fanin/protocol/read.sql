@@ -4,14 +4,14 @@
 -- One job by id.
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
-    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width
 FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
 -- name: jobs
 -- The newest jobs of a bucket, optionally of one state.
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
-    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width
 FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status::text IS NULL OR status = :status) --pg
 FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status IS NULL OR status = :status) --lite
 ORDER BY created_at DESC LIMIT :limit;

@@ -61,8 +61,8 @@ WHERE bucket = :bucket AND id = :job_id AND status IN ('completed', 'failed', 'c
 RETURNING run;
 
 -- name: created
--- How many parts the job has.
-SELECT sum(created) FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id;
+-- How many parts of the job were planned.
+SELECT sum(created - spawned) FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id;
 
 -- name: ring
 -- The doorbell of the queue.

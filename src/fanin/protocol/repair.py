@@ -9,6 +9,8 @@ SQL = Room("repair")
 CHECKS: dict[str, str] = {
     "c1": "The counters equal the parts.",
     "c2": "A sealed job has as many parts as were planned and sealed.",
+    "c3": "A part that was not planned was spawned in a job that grows, by a part that has run.",
+    "c5": "A job that grows has a key for each of its parts, and no more than its width; no other job has keys.",
     "c4": "A job without live parts ends in the transaction that seals or empties it.",
     "c7": "Every part belongs to a stripe of its job, or to a job that was purged.",
     "c8": "A purged job is gone, with its counters and events.",

@@ -4,18 +4,19 @@
 -- name: c1
 -- all buckets
 -- The counters equal the parts.
-SELECT s.job_id, s.stripe, s.created, s.remaining, s.succeeded, s.failed, s.abandoned,
+SELECT s.job_id, s.stripe, s.created, s.remaining, s.succeeded, s.failed, s.abandoned, s.spawned,
     c.n, c.live, c.succeeded AS counted_succeeded, c.failed AS counted_failed
 FROM fanin.job_stripe AS s LEFT JOIN (
     SELECT p.bucket, p.job_id, p.stripe, count(*) AS n,
         sum(CASE WHEN p.status IN ('pending', 'running') THEN 1 ELSE 0 END) AS live,
         sum(CASE WHEN p.status = 'succeeded' THEN 1 ELSE 0 END) AS succeeded,
-        sum(CASE WHEN p.status = 'failed' THEN 1 ELSE 0 END) AS failed
+        sum(CASE WHEN p.status = 'failed' THEN 1 ELSE 0 END) AS failed,
+        count(p.spawned_by) AS spawned
     FROM fanin.part AS p GROUP BY p.bucket, p.job_id, p.stripe
 ) AS c ON c.bucket = s.bucket AND c.job_id = s.job_id AND c.stripe = s.stripe
 WHERE s.created <> coalesce(c.n, 0) OR s.remaining <> coalesce(c.live, 0)
     OR s.succeeded <> coalesce(c.succeeded, 0) OR s.failed <> coalesce(c.failed, 0)
-    OR s.created <> s.remaining + s.succeeded + s.failed + s.abandoned;
+    OR s.spawned <> coalesce(c.spawned, 0) OR s.created <> s.remaining + s.succeeded + s.failed + s.abandoned;
 
 -- name: c2
 -- all buckets
@@ -23,7 +24,28 @@ WHERE s.created <> coalesce(c.n, 0) OR s.remaining <> coalesce(c.live, 0)
 SELECT j.id, j.planned_parts, j.sealed_parts FROM fanin.job AS j
 WHERE j.status <> 'open' AND coalesce(j.outcome, '') <> 'refused' AND j.sealed_parts IS NOT NULL
     AND (j.sealed_parts <> coalesce(j.planned_parts, j.sealed_parts) OR j.sealed_parts <>
-        (SELECT count(*) FROM fanin.part AS p WHERE p.bucket = j.bucket AND p.job_id = j.id));
+        (SELECT count(*) FROM fanin.part AS p
+            WHERE p.bucket = j.bucket AND p.job_id = j.id AND p.spawned_by IS NULL));
+
+-- name: c3
+-- all buckets
+-- A part that was not planned was spawned in a job that grows, by a part that has run.
+SELECT p.job_id, p.idx, p.spawned_by FROM fanin.part AS p
+JOIN fanin.job AS j ON j.bucket = p.bucket AND j.id = p.job_id
+LEFT JOIN fanin.part AS s ON s.bucket = p.bucket AND s.job_id = p.job_id AND s.idx = p.spawned_by AND s.attempt > 0
+WHERE (p.spawned_by IS NULL) <> (p.idx < coalesce(j.spawn_from, p.idx + 1))
+    OR (p.spawned_by IS NOT NULL AND (j.width IS NULL OR s.idx IS NULL));
+
+-- name: c5
+-- all buckets
+-- A job that grows has a key for each of its parts, and no more than its width; no other job has keys.
+SELECT j.id, j.width, k.n AS keys, s.created FROM fanin.job AS j
+LEFT JOIN (SELECT bucket, job_id, count(*) AS n FROM fanin.part_key GROUP BY bucket, job_id) AS k
+    ON k.bucket = j.bucket AND k.job_id = j.id
+LEFT JOIN (SELECT bucket, job_id, sum(created) AS created FROM fanin.job_stripe GROUP BY bucket, job_id) AS s
+    ON s.bucket = j.bucket AND s.job_id = j.id
+WHERE coalesce(k.n, 0) <> CASE WHEN j.width IS NULL THEN 0 ELSE coalesce(s.created, 0) END
+    OR coalesce(s.created, 0) > coalesce(j.width, s.created);
 
 -- name: c4
 -- all buckets

@@ -6,15 +6,15 @@ stored hash of the content tells the same request from another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 from fanin.domain import limits, policy
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
-from fanin.domain.identity import stripe_of
+from fanin.domain.identity import item_key, stripe_of
 from fanin.domain.model import NewJob
-from fanin.protocol import ending
+from fanin.protocol import ending, growth
 from fanin.protocol.steps import Room, Row, Rows, Txn, one
 
 SQL = Room("submit")
@@ -23,11 +23,12 @@ Chunks = Callable[[], Iterable[list[str]]]
 """Gives the payloads, in lists of at most `limits.CHUNK_PARTS`; called once per try of the transaction."""
 
 
-def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
+def create(job: NewJob, parts: int, chunks: Chunks, keys: Chunks | None = None) -> Txn[bool]:
     """Create the job with all of its parts, sealed. True if it is new, False if the same request was made before.
 
-    A job without parts ends in this transaction. Raises `KeyConflict` if the key stands for another content,
-    `NotAllowedNow` if it stands for an open job.
+    ``keys`` gives those of the parts of a growing job, in the same lists; by default they follow from the payloads. A
+    job without parts ends in this transaction. Raises `KeyConflict` if the key stands for another content, or two parts
+    of a growing job have one key, `NotAllowedNow` if it stands for an open job.
     """
     check_bounds(job, parts)
     created = [0] * job.stripes
@@ -41,7 +42,10 @@ def create(job: NewJob, parts: int, chunks: Chunks) -> Txn[bool]:
     judged = policy.decode(job.policy).judges_successes
     yield SQL.create_stripes(bucket=job.bucket, rows=[(job.id, s, n, True, judged) for s, n in enumerate(created)])
     inserted = 0
+    known = iter(keys()) if keys is not None else None
     for chunk in chunks():
+        if job.width is not None:
+            yield from _first_keys(job, chunk, next(known) if known is not None else keys_of(chunk))
         yield SQL.create_parts(**chunk_of(job, turn, inserted, chunk))
         inserted += len(chunk)
     assert inserted == parts, f"planned {parts} parts, created {inserted}"
@@ -73,7 +77,8 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: flo
     The new ones start in ``delay`` seconds. Returns how many were new. Raises `NotAllowedNow` if the job is sealed or
     closed, `LimitExceeded` past the width, `KeyConflict` if a part stands with another payload.
     """
-    status, _, stripes, turn, priority, attempts, queue, task, *_, key = yield from _held(bucket, job_id)
+    status, _, stripes, turn, priority, attempts, queue, task, *_, width, key = yield from _held(bucket, job_id)
+    assert width is None, "parts of a growing job come by append_new, with their keys"
     if status != "open":
         raise NotAllowedNow(f"job {job_id} is {status}: parts can be added to an open job only")
     if first + len(payloads) > limits.JOB_WIDTH_PARTS:
@@ -102,15 +107,54 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: flo
     return len(fresh)
 
 
-def compare(bucket: int, job_id: str, key: str | None, first: int, payloads: list[str]) -> Txn[None]:
-    """Raise `KeyConflict` if one of the parts ``first``, ``first+1``, … stands with another payload."""
+def append_new(bucket: int, job_id: str, first: int, items: Sequence[growth.Item], delay: float = 0.0) -> Txn[int]:
+    """`append` for a growing job: an item whose key the job has seen is left out, whoever added it.
+
+    Returns how many of the items stand as planned parts now. Raises as `append` does.
+    """
+    stripes = yield SQL.lock_for_seal(bucket=bucket, job_id=job_id)
+    status, _, many, turn, priority, attempts, queue, task, *_, width, key = yield from _held(bucket, job_id)
+    if status != "open" or any(sealed or closed for *_, sealed, closed in stripes):
+        raise NotAllowedNow(f"job {job_id} is sealed or closed: parts can be added to an open job only")
+    standing = yield from compare(bucket, job_id, key, first, [payload for _, payload in items])
+    fresh = [(idx, *item) for idx, item in enumerate(items, first) if idx not in standing]
+    new = yield from growth.add_keys(bucket, job_id, (item for _, item, _ in fresh))
+    rows: list[Row] = []
+    counts: dict[int, int] = {}
+    for idx, item, payload in fresh:
+        if item in new:
+            new.discard(item)  # the first of two items with one key is the part
+            stripe = stripe_of(idx, many, limits.STRIPE_RUN_PARTS)
+            counts[stripe] = counts.get(stripe, 0) + 1
+            rows.append((idx, stripe, turn + idx, None, payload))
+    ((created, _),) = yield growth.SQL.totals(bucket=bucket, job_id=job_id)
+    if created + len(rows) > width or first + len(items) > limits.JOB_WIDTH_PARTS:
+        raise LimitExceeded(
+            f"job {job_id} would have more than {width} parts: split it, or open it with a larger grows=…"
+        )
+    for chunk in growth.chunks(rows):
+        yield growth.SQL.add_parts(
+            bucket=bucket, job_id=job_id, rows=chunk, task=task, queue=queue, priority=priority, attempts=attempts,
+            delay=delay,
+        )  # fmt: skip
+    if counts:
+        counted = yield SQL.add_created(bucket=bucket, job_id=job_id, rows=sorted(counts.items()))
+        assert len(counted) == len(counts), "a stripe that we hold changed under us"
+        yield SQL.ring(queue=queue)
+    return len(standing) + len(rows)
+
+
+def compare(bucket: int, job_id: str, key: str | None, first: int, payloads: list[str]) -> Txn[set[int]]:
+    """Which of the parts ``first``, ``first+1``, … stand. Raises `KeyConflict` if one has another payload."""
     past = first + len(payloads)
-    for idx, payload in (yield SQL.standing_parts(bucket=bucket, job_id=job_id, first=first, past=past)):
+    standing = yield SQL.standing_parts(bucket=bucket, job_id=job_id, first=first, past=past)
+    for idx, payload in standing:
         if payload != payloads[idx - first]:
             raise KeyConflict(
                 f"part {idx} of the open job {key or job_id} stands with another payload: say the same items "
                 "again, or choose another key"
             )
+    return {idx for idx, _ in standing}
 
 
 def seal(bucket: int, job_id: str, planned: int, request_hash: str | None, keep_deadline: bool) -> Txn[bool]:
@@ -156,6 +200,8 @@ def check_bounds(job: NewJob, parts: int) -> None:
         raise LimitExceeded(
             f"{parts} parts are more than one job may have ({limits.JOB_WIDTH_PARTS}): put several items in one part"
         )
+    if job.width is not None and parts > job.width:
+        raise LimitExceeded(f"{parts} parts are more than this job may have ({job.width}): give a larger grows=…")
     if job.depth > limits.JOB_DEPTH_LEVELS:
         raise LimitExceeded(
             f"job depth {job.depth} is over the limit of {limits.JOB_DEPTH_LEVELS}: jobs that start jobs of their "
@@ -198,6 +244,8 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         waiter_idx=job.waiter_idx,
         flow_id=job.flow_id,
         flow_step=job.flow_step,
+        width=job.width,
+        spawn_from=None if job.width is None else limits.JOB_WIDTH_PARTS if parts is None else parts,
         give_up_after=job.give_up_after,
     )
     if not fresh:
@@ -245,6 +293,22 @@ def chunk_of(job: NewJob, turn: int, first: int, payloads: list[str]) -> dict[st
         "run_parts": limits.STRIPE_RUN_PARTS, "stripes": job.stripes, "delay": job.delay, "queue": job.queue,
         "task": job.task, "priority": job.priority, "turn": turn, "attempts": job.attempts,
     }  # fmt: skip
+
+
+def keys_of(payloads: Iterable[str]) -> list[str]:
+    """The keys of parts for which nobody has chosen others."""
+    return [item_key(payload) for payload in payloads]
+
+
+def _first_keys(job: NewJob, payloads: Sequence[str], keys: Sequence[str]) -> Txn[None]:
+    """Note the keys of planned parts of a new job. Raises `KeyConflict` if one comes twice."""
+    new = yield from growth.add_keys(job.bucket, job.id, keys)
+    for payload, key in zip(payloads, keys, strict=True):
+        if key not in new:
+            raise KeyConflict(
+                f"two items have one key in a job that grows, one of them is {payload[:200]}: leave it out"
+            )
+        new.discard(key)
 
 
 def _held(bucket: int, job_id: str) -> Txn[Row]:

@@ -13,10 +13,11 @@ SELECT coalesce(min(turn), 0) FROM fanin.part WHERE bucket = :bucket AND queue =
 -- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again.
 INSERT INTO fanin.job (bucket, id, task, queue, key, request_hash, status, planned_parts, sealed_parts, open_stripes,
     stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta, listeners,
-    waiter_id, waiter_idx, flow_id, flow_step, created_at, give_up_at)
+    waiter_id, waiter_idx, flow_id, flow_step, width, spawn_from, created_at, give_up_at)
 VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :sealed, :open_stripes,
     :stripes, :turn, :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta,
-    :listeners, :waiter_id, :waiter_idx, :flow_id, :flow_step, fanin.clock(), fanin.clock() + :give_up_after)
+    :listeners, :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :spawn_from,
+    fanin.clock(), fanin.clock() + :give_up_after)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING id;
 
@@ -86,7 +87,7 @@ WHERE bucket = :bucket AND job_id = :job_id AND idx >= :first AND idx < :past OR
 
 -- name: held_job
 -- What an append or seal must know of the job. None of these columns changes while the job is open.
-SELECT status, request_hash, stripes, turn, priority, attempts, queue, task, policy, planned_parts, key
+SELECT status, request_hash, stripes, turn, priority, attempts, queue, task, policy, planned_parts, width, key
 FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
 -- name: add_created
@@ -106,8 +107,8 @@ WHERE s.bucket = :bucket AND s.job_id = :job_id AND s.stripe = m.stripe AND NOT 
 RETURNING s.stripe;
 
 -- name: lock_for_seal
--- All stripes, ascending, before any of them is written.
-SELECT stripe, created, remaining, sealed, closed FROM fanin.job_stripe
+-- All stripes, ascending, before any of them is written. Planned parts are those that were not spawned.
+SELECT stripe, created - spawned, remaining, sealed, closed FROM fanin.job_stripe
 WHERE bucket = :bucket AND job_id = :job_id ORDER BY stripe
 FOR NO KEY UPDATE --pg
 ;

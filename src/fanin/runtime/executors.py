@@ -44,7 +44,7 @@ class Running:
     def __init__(self, claim: Claim, task: Task[..., Any], store: Store, now: float) -> None:
         self.claim = claim
         self.task = task
-        self.part = Part(claim, task.lease, store)
+        self.part = Part(claim, task.lease, store, task)
         self.claimed = now
         self.renewed = now
         """Monotonic time before the claim or the last renewal was sent: the lease cannot end sooner than that."""
@@ -62,7 +62,7 @@ class Running:
             self.deadline = self.started + self.task.timeout
 
     def report(self, found: Outcome) -> Report:
-        return Report(self.claim, found.verb, found.result, found.error, found.delay)
+        return Report(self.claim, found.verb, found.result, found.error, found.delay, spawns=found.spawns)
 
 
 Done = Callable[[Running, Outcome], None]
@@ -149,7 +149,7 @@ def run_handler(task: Task[..., Any], claim: Claim, own: Part, store: Store) -> 
     token = part.enter(own)
     try:
         args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(store, facts, hint))
-        found = outcome.succeeded(task, task.function(*args, **kwargs))
+        found = outcome.succeeded(task, task.function(*args, **kwargs), own)
         return outcome.complete(found, own) if outcome.unfinished(found) else found
     except BaseException as problem:  # a handler may raise SystemExit, KeyboardInterrupt or worse; all are its failure
         return outcome.failed(task, problem, claim.attempt)
@@ -215,7 +215,7 @@ class Loop:
             args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(self._store, facts, hint))
             async with asyncio.timeout(task.timeout) as scope:
                 value = await task.function(*args, **kwargs)
-            found = outcome.succeeded(task, value)
+            found = outcome.succeeded(task, value, running.part)
             if outcome.unfinished(found):
                 found = await asyncio.to_thread(outcome.complete, found, running.part)
             return found
@@ -396,7 +396,7 @@ def run_in_child(where: tuple[str, str], name: str, url: str, claim: Claim, leas
             f"{module}.{qualname} is not the task {name} in a fresh process: define it at the module's top level"
         )
     store = _child_stores.setdefault(url, open_store(url))
-    return run_handler(found, claim, Part(claim, lease, store), store)
+    return run_handler(found, claim, Part(claim, lease, store, found), store)
 
 
 _child_stores: dict[str, Store] = {}

@@ -21,7 +21,7 @@ from fanin.domain.errors import (
 from fanin.domain.model import NESTED
 from fanin.protocol.nest import Nested
 from fanin.runtime.fanout import FanOut
-from fanin.runtime.part import Part, hand_over, large_result
+from fanin.runtime.part import Part, hand_over, large_result, spawns_of
 from fanin.runtime.task import Task
 
 _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
@@ -37,14 +37,16 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str | None = None
     delay: float = 0.0
     fan_out: FanOut | None = None
+    spawns: tuple[tuple[str, str], ...] = ()
 
 
-def succeeded(task: Task[..., Any], value: Any) -> Outcome:
+def succeeded(task: Task[..., Any], value: Any, own: Part) -> Outcome:
     """A result that cannot be stored is a failure for good: the next attempt would return the same."""
     if isinstance(value, FanOut):
         return Outcome("waits", fan_out=value)
     try:
-        return Outcome("succeed", result=task.signature.result.encode(value, limits.LARGE_RESULT_BYTES))
+        text = task.signature.result.encode(value, limits.LARGE_RESULT_BYTES)
+        return Outcome("succeed", result=text, spawns=spawns_of(own))
     except BadPayload as problem:
         return Outcome("fail", error=describe(problem))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,11 +14,12 @@ import msgspec
 from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost, Refused
 from fanin.domain.model import Claim
-from fanin.protocol import lease
+from fanin.protocol import growth, lease
 from fanin.protocol.nest import Nested
 from fanin.runtime.codec import encode
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.outputs import LARGE, RESULT, Source, check_output_name, digest_of, staging, write_source
+from fanin.runtime.spawning import Spawns
 from fanin.runtime.task import Task
 from fanin.stores.base import Store
 
@@ -28,10 +29,11 @@ _current: contextvars.ContextVar[Part | None] = contextvars.ContextVar("fanin_pa
 class Part:
     """The part that the running handler works on. Valid until the handler returns."""
 
-    def __init__(self, claim: Claim, lease_seconds: float, store: Store) -> None:
+    def __init__(self, claim: Claim, lease_seconds: float, store: Store, task: Task[..., Any] | None = None) -> None:
         self._claim = claim
         self._lease = lease_seconds
         self._store = store
+        self._spawns = Spawns(claim, task, store)
         self._lost = False
         self._children = itertools.count()
 
@@ -107,6 +109,33 @@ class Part:
         """
         return FanOut(task, items, **options)
 
+    def spawn(
+        self, items: Iterable[Any], *, key: Callable[[Any], str] | str | None = None, now: bool = False
+    ) -> int | None:
+        """Add parts to this part's own job, one per item: ``task(item)`` each. The job must have been made to grow.
+
+        An item whose key the job has seen, as a part that was planned or spawned, is left out; so a handler that is run
+        again adds nothing twice. key: a function of the item, or the text itself for a single item; default the
+        ``item_key`` of the task, else all of the item.
+
+        The parts come with this part's own commit: an attempt that fails or loses its part adds none. now: they are
+        written at once, and may run before this part has ended; so many may be added, and an attempt that fails
+        later has added them all the same. A part that ends with `fan_out` adds its parts when it hands over. Returns
+        how many were new with ``now``, else None: that is not known yet.
+
+        Raises `BadOption` if the job does not grow, `LimitExceeded` past its width or for too many without ``now``,
+        `BadPayload`, `LeaseLost`. A width that is found to be passed at the commit fails the part for good.
+        """
+        if not now:
+            self._spawns.add(items, key)
+            return None
+        fresh = 0
+        for added in self._spawns.add_now(items, key):
+            if added is None or self.cancelled:
+                self._lose()
+            fresh += added
+        return fresh
+
     @property
     def last_checkpoint(self) -> Any:
         """What an earlier attempt of this part saved last, or None."""
@@ -148,8 +177,19 @@ def leave(token: contextvars.Token[Part | None]) -> None:
     _current.reset(token)
 
 
+def spawns_of(part: Part) -> tuple[growth.Item, ...]:
+    """The parts that come with the commit of ``part``."""
+    return tuple(part._spawns.items)
+
+
 def hand_over(own: Part, value: FanOut) -> tuple[Nested, str]:
-    """Make the job that the part ends with. Raises what `FanOut.hand_over` raises."""
+    """Make the job that the part ends with, and before it the parts that it adds to its own job.
+
+    Raises what `FanOut.hand_over` and `Part.spawn` raise.
+    """
+    for added in own._spawns.flush():
+        if added is None:
+            own._lose()
     return value.hand_over(own._claim, own._store)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,22 +15,26 @@ from fanin.domain.model import JobRow, NewJob
 from fanin.protocol import read, submit
 from fanin.protocol.steps import Again, Txn, TxnFactory
 
+Wanted = str | tuple[str, str]
+"""The payload of a part. In a job that grows: its key, and its payload."""
+W = TypeVar("W", bound=Wanted)
+
 
 class Spool:
     """All payloads, kept in memory or in a temporary file, so that nothing is written before all are checked.
 
-    ``digest`` is over each of them; ``chunks`` gives them again, as often as the transaction is tried. Raises
-    `LimitExceeded` for more than ``width``.
+    ``digest`` is over each of them; ``chunks`` gives them again, as often as the transaction is tried, and ``keys``
+    gives their keys if there are any. Raises `LimitExceeded` for more than ``width``.
     """
 
-    def __init__(self, payloads: Iterable[str], width: int) -> None:
+    def __init__(self, payloads: Iterable[Wanted], width: int) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=limits.SPOOL_BYTES)  # noqa: SIM115 - lives with the spool
         self._index: list[tuple[int, int]] = []
         self._count = 0
         hashed = identity.request_hash()
-        for chunk in _bounded(payloads):
+        for chunk in bounded(payloads):
             self._count += len(chunk)
-            _hash(hashed, chunk)
+            _hash(hashed, _payloads(chunk))
             if self._count > width:
                 raise LimitExceeded(
                     f"the job has more than {width} parts, which is the limit: put several items in one part, raise "
@@ -44,14 +49,21 @@ class Spool:
         return self._count
 
     def chunks(self) -> Iterator[list[str]]:
+        return map(_payloads, self._chunks())
+
+    def keys(self) -> Iterator[list[str]]:
+        return ([key for key, _ in chunk] for chunk in self._chunks())
+
+    def _chunks(self) -> Iterator[list[Any]]:
         for offset, size in self._index:
             self._file.seek(offset)
-            yield msgspec.msgpack.decode(self._file.read(size), type=list[str])
+            yield msgspec.msgpack.decode(self._file.read(size))
 
     def create(self, new: NewJob) -> TxnFactory[bool]:
         """The one transaction that creates the job with all of its parts."""
         new = self.sealed(new)
-        return lambda: submit.create(new, len(self), self.chunks)
+        keys = None if new.width is None else self.keys
+        return lambda: submit.create(new, len(self), self.chunks, keys)
 
     def sealed(self, new: NewJob) -> NewJob:
         """The same job with the hash of its content, parts included."""
@@ -69,9 +81,11 @@ class Feed:
         self._asked = new
         self._new = new if self._keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
         self._width = width
-        self._chunk: list[str] = []
+        self._chunk: list[Wanted] = []
         self._size = 0
-        self._planned = 0
+        self._said = 0
+        self._left_out: dict[int, int] = {}
+        """Of a chunk, by its first index: how many of its items a growing job had seen before."""
         self._hashed = identity.request_hash()
         self._sealed = False
         self.ended = False
@@ -90,53 +104,64 @@ class Feed:
                 "or ask for the same"
             )
 
-    def add(self, payload: str) -> TxnFactory[int] | None:
+    def add(self, wanted: Wanted) -> TxnFactory[int] | None:
         """Raises `LimitExceeded` past the width; the job then stays open and ends at its deadline."""
+        payload = wanted if isinstance(wanted, str) else wanted[1]
         _hash(self._hashed, [payload])
-        self._chunk.append(payload)
+        self._chunk.append(wanted)
         self._size += len(payload)
-        if self._planned + len(self._chunk) > self._width:
+        if self._said + len(self._chunk) > self._width:
             raise LimitExceeded(f"more than {self._width} parts: the job stays open and ends at its deadline")
         full = len(self._chunk) >= limits.CHUNK_PARTS or self._size >= limits.CHUNK_BYTES
         return self.flush() if full else None
 
     def flush(self) -> TxnFactory[int] | None:
-        first, chunk, self._chunk, self._size = self._planned, self._chunk, [], 0
-        self._planned += len(chunk)
+        first, chunk, self._chunk, self._size = self._said, self._chunk, [], 0
+        self._said += len(chunk)
         if not chunk or self._sealed:
             return None
         return lambda: self._append(first, chunk)
 
-    def _append(self, first: int, chunk: list[str]) -> Txn[int]:
+    def _append(self, first: int, chunk: list[Wanted]) -> Txn[int]:
+        bucket, job_id = self._new.bucket, self._new.id
+        payloads = _payloads(chunk)
         try:
-            return (yield from submit.append(self._new.bucket, self._new.id, first, chunk, self._new.delay))
+            if self._new.width is None:
+                return (yield from submit.append(bucket, job_id, first, payloads, self._new.delay))
+            items = [wanted for wanted in chunk if not isinstance(wanted, str)]
+            planned = yield from submit.append_new(bucket, job_id, first, items, self._new.delay)
         except NotAllowedNow:
-            raise Again(lambda: self._late(first, chunk)) from None  # nothing of the chunk may stay
+            raise Again(lambda: self._late(first, payloads)) from None  # nothing of the chunk may stay
+        self._left_out[first] = len(chunk) - planned
+        return planned
 
-    def _late(self, first: int, chunk: list[str]) -> Txn[int]:
+    def _late(self, first: int, payloads: list[str]) -> Txn[int]:
         """The job takes no more parts: it has ended early, or the same request made elsewhere has sealed it."""
         row = yield from read.job(self._new.bucket, self._new.id)
-        yield from submit.compare(self._new.bucket, self._new.id, self._new.key, first, chunk)
+        yield from submit.compare(self._new.bucket, self._new.id, self._new.key, first, payloads)
         self._sealed = True
         self.ended = row is not None and row.request_hash is None
         return 0
 
     def seal(self) -> TxnFactory[bool]:
         content = content_hash(self._asked, self._hashed.hexdigest())
-        return lambda: submit.seal(self._new.bucket, self._new.id, self._planned, content, self._keep)
+        planned = self._said - sum(self._left_out.values())
+        return lambda: submit.seal(self._new.bucket, self._new.id, planned, content, self._keep)
 
 
 def _rules(job: NewJob | JobRow) -> tuple[object, ...]:
     """What a continued stream must ask for again, beside its parts."""
-    return job.task, job.queue, job.attempts, job.policy, job.successor, job.priority
+    return job.task, job.queue, job.attempts, job.policy, job.successor, job.priority, job.width
 
 
 def content_hash(new: NewJob, digest: str) -> str:
     """What makes two requests under one key the same: the parts and everything that decides how they run and join."""
-    pieces = (
+    pieces: tuple[str, ...] = (
         new.task, new.queue, str(new.attempts), new.policy, new.successor or "", str(new.give_up_after),
         str(new.priority), digest,
     )  # fmt: skip
+    if new.width is not None:
+        pieces += (str(new.width),)
     return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
 
 
@@ -149,13 +174,18 @@ def _hash(digest: hashlib._Hash, payloads: list[str]) -> None:
     digest.update(b"".join(pieces))
 
 
-def _bounded(payloads: Iterable[str]) -> Iterator[list[str]]:
+def _payloads(chunk: list[Any]) -> list[str]:
+    """Of a chunk that is not empty."""
+    return chunk if isinstance(chunk[0], str) else [payload for _, payload in chunk]
+
+
+def bounded(payloads: Iterable[W]) -> Iterator[list[W]]:
     """Chunks of at most so many parts and about so many bytes, the same for the same payloads."""
-    chunk: list[str] = []
+    chunk: list[W] = []
     size = 0
-    for payload in payloads:
-        chunk.append(payload)
-        size += len(payload)
+    for wanted in payloads:
+        chunk.append(wanted)
+        size += len(wanted if isinstance(wanted, str) else wanted[1])
         if len(chunk) >= limits.CHUNK_PARTS or size >= limits.CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0

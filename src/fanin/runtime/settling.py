@@ -107,6 +107,6 @@ def tell(report: Report, answer: Settled) -> bool:
             "job %s part %d: the report of attempt %d was refused: %s",
             claim.job_id, claim.idx, claim.attempt, answer.verdict.value,
         )  # fmt: skip
-    elif report.verb in ("fail", "retry") and answer.status == "failed":
+    elif answer.verdict in (Verdict.OK, Verdict.LAST) and answer.status == "failed":
         log.warning("job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt)
     return answer.verdict in (Verdict.LOST, Verdict.CLOSED)

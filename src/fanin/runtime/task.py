@@ -32,7 +32,8 @@ class Task(Generic[P, R]):
     heartbeat; heartbeats go out at a third of it. timeout: how long one attempt may run. backoff: the waits between
     attempts. retry_on, give_up_on: an exception class or a tuple of them; the latter wins. mode: ``thread`` (default
     for ``def``), ``async`` (always for ``async def``) or ``process`` (can be killed, and does not hold the worker's
-    interpreter).
+    interpreter). item_key: the key (a text) of an item in a job that grows; two items with one key are one part.
+    Default: all of the item.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Task(Generic[P, R]):
         backoff: Backoff | Duration | None = None,
         retry_on: Filter = (BaseException,),
         give_up_on: Filter = (),
+        item_key: Callable[[Any], str] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -75,6 +77,7 @@ class Task(Generic[P, R]):
             self.backoff = Backoff(first=seconds(backoff, "backoff"))
         self.retry_on = check_filter(retry_on, "retry_on")
         self.give_up_on = check_filter(give_up_on, "give_up_on")
+        self.item_key = item_key
         self.signature = Signature(function, self.name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

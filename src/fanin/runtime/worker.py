@@ -267,7 +267,7 @@ class Worker:
 
     def _exchange(self, room: int) -> int:
         """One transaction: settle what is done, claim up to ``room``. Returns the number of parts claimed."""
-        taken = [self._done.popleft() for _ in range(min(len(self._done), self.batch))]
+        taken = self._take_done()
         buckets: dict[int, list[tuple[Running, Report]]] = {}
         for running, found in taken:
             if found.verb not in ("lost", "waits"):
@@ -296,6 +296,15 @@ class Worker:
         self.lost += sum(found.verb == "lost" for _, found in taken)
         self._pace.dry = len(claimed) < room
         return len(claimed)
+
+    def _take_done(self) -> list[tuple[Running, Outcome]]:
+        """A batch: so many outcomes that one transaction can write them, and the parts that they spawn."""
+        taken: list[tuple[Running, Outcome]] = []
+        spawned = 0
+        while self._done and len(taken) < self.batch and spawned < limits.SPAWN_PARTS:
+            taken.append(self._done.popleft())
+            spawned += len(taken[-1][1].spawns)
+        return taken
 
     def _let_go(self, settled: Iterable[Running]) -> None:
         for running in settled:

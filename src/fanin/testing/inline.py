@@ -68,7 +68,7 @@ class Attempt:
         if self.found.verb in ("lost", "waits"):
             return Verdict.LOST
         found = self.found
-        report = Report(self._claim, found.verb, found.result, found.error, found.delay)
+        report = Report(self._claim, found.verb, found.result, found.error, found.delay, spawns=found.spawns)
         settled: list[Settled] = self._inline.app.store.run(lambda: finish.settle(self._claim.bucket, [report], WORKER))
         return settled[0].verdict
 
@@ -157,7 +157,7 @@ class Inline:
 
     def _handle(self, claim: Claim) -> Outcome:
         task = self.app.tasks[claim.task]
-        own = Part(claim, task.lease, self.app.store)
+        own = Part(claim, task.lease, self.app.store, task)
         if task.mode != "async":
             return run_handler(task, claim, own, self.app.store)
         return asyncio.run(self._handle_async(task, claim, own))
@@ -166,7 +166,7 @@ class Inline:
         token = part.enter(own)
         try:
             args, kwargs = task.signature.decode(claim.payload, lambda facts, hint: join(self.app.store, facts, hint))
-            found = outcome.succeeded(task, await task.function(*args, **kwargs))
+            found = outcome.succeeded(task, await task.function(*args, **kwargs), own)
             return outcome.complete(found, own) if outcome.unfinished(found) else found
         except BaseException as problem:  # as in a worker: whatever a handler raises is its outcome
             return outcome.failed(task, problem, claim.attempt)
