@@ -406,6 +406,18 @@ def settle_events(stage: Stage) -> TxnFactory[list[str]]:
     return lambda: outbox.settle(BUCKET, claim_id, said)
 
 
+@row("outbox.exchange", "one published and one lost, and the claim of the next")
+def exchange_events(stage: Stage) -> TxnFactory[tuple[list[str], list[Event]]]:
+    stage.events(4)
+    stale, (first,) = stage.taken(lease=-1.0, limit=1)
+    stage.taken(limit=1)
+    claim_id, (second,) = stage.taken(limit=1)
+    following = stage._claim_id()
+    marks = [outbox.Said(event.key, "mark") for event in (first, second)]
+    assert stale != claim_id
+    return lambda: outbox.exchange(BUCKET, claim_id, marks, 10, 60.0, following, "r")
+
+
 @row("outbox.retry", "a parked event beside a published one")
 def retry_events(stage: Stage) -> TxnFactory[int]:
     stage.events(2)

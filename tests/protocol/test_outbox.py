@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from fanin.domain import identity, limits
 from fanin.domain.events import Event
 from fanin.protocol import finish, outbox, read, redrive
+from fanin.protocol.steps import Again
 from fanin.stores.base import Store
 from fanin.testing.stepper import COMMIT, Script, Session, Watcher
 from tests.protocol.helpers import Clock, claim, done, failed, make, publish, run_all, say, settle, take
@@ -172,6 +175,60 @@ def test_the_events_of_a_job_leave_in_their_order(store: Store, clock: Clock) ->
     clock.advance(11)
     assert publish(store) == [first]
     assert publish(store) == [second]
+
+
+def exchange(store: Store, claim_id: str, *reports: outbox.Said, limit: int = 10) -> tuple[list[str], list[Event]]:
+    following = identity.new_claim_id()
+    return store.run(lambda: outbox.exchange(0, claim_id, reports, limit, 60.0, following, "r"))
+
+
+def test_a_batch_is_marked_and_the_next_one_claimed_in_one_transaction(store: Store) -> None:
+    ends(store, 5)
+    claim_id, events = take(store, limit=2)
+    lost, following = exchange(store, claim_id, *(mark(event.key) for event in events), limit=2)
+    assert (lost, len(following)) == ([], 2)
+    assert not keys(following) & keys(events)
+    assert sorted(state for state, _ in states(store).values()) == ["claimed"] * 2 + ["published"] * 2 + ["waiting"]
+
+
+def test_the_mark_of_an_event_lets_the_next_one_of_its_job_go_at_once(store: Store) -> None:
+    first, second = twice(store)
+    claim_id, events = take(store)
+    assert keys(events) == {first}
+    lost, following = exchange(store, claim_id, mark(first))
+    assert (lost, keys(following)) == ([], {second})
+
+
+def test_what_was_refused_is_not_claimed_on_before_its_time(store: Store) -> None:
+    ends(store, 1)
+    claim_id, (event,) = take(store)
+    assert exchange(store, claim_id, refuse(event.key, 5.0)) == ([], [])
+    assert [state for state, _ in states(store).values()] == ["waiting"]
+
+
+def test_a_relay_that_was_taken_for_lost_marks_nothing_and_claims_on(store: Store) -> None:
+    ends(store, 2)
+    old, (event,) = take(store, limit=1, seconds=-1.0)
+    new, _ = take(store, limit=1)
+    lost, following = exchange(store, old, mark(event.key))
+    assert lost == [event.key]
+    assert len(following) == 1
+    assert said(store, new, mark(event.key)) == []
+
+
+def test_an_event_that_moves_while_it_is_marked_is_marked_when_all_is_said_again(store: Store) -> None:
+    ends(store, 2)
+    claim_id, (event,) = take(store, limit=1)
+    following = identity.new_claim_id()
+    txn = outbox.exchange(0, claim_id, [mark(event.key)], 10, 60.0, following, "r")
+    assert next(txn).query.name == "settle_events"
+    assert txn.send([]).query.name == "claim_events"  # the row was not where the statement had seen it
+    assert txn.send([]).query.name == "look_at_event"
+    with pytest.raises(Again) as again:
+        txn.send([(claim_id, "claimed")])
+    lost, claimed = store.run(again.value.factory)
+    assert (lost, len(claimed)) == ([], 1)
+    assert sorted(state for state, _ in states(store).values()) == ["claimed", "published"]
 
 
 def test_a_parked_event_does_not_hold_its_job_back(store: Store) -> None:

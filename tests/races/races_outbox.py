@@ -38,6 +38,18 @@ def relay(arena: Arena, name: str) -> Actor:
     return Actor(name, script)
 
 
+def exchanger(arena: Arena, name: str, claim_id: str, *keys: str, limit: int = 1) -> Actor:
+    """A relay that marks what it holds, or held, and claims on in the same transaction."""
+    following = arena._claim_id()
+
+    def script() -> Script:
+        marks = [outbox.Said(key, "mark") for key in keys]
+        lost, events = yield lambda: outbox.exchange(BUCKET, claim_id, marks, limit, 60.0, following, "r")
+        return f"{'LOST' if lost else 'MARKED'}/{len(events)}"
+
+    return Actor(name, script)
+
+
 def settler(name: str, claim_id: str, key: str, verb: str = "mark") -> Actor:
     """A relay that says what became of an event that it holds, or held."""
 
@@ -116,3 +128,32 @@ def relays_and_the_next_end(arena: Arena) -> list[Actor]:
     arena.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 1))
     (again,) = arena.claims(1)
     return [relay(arena, "A"), relay(arena, "B"), arena.succeeds("W", again)]
+
+
+@race("two relays that mark and claim on", "A=MARKED/2 B=MARKED/1", "A=MARKED/1 B=MARKED/2")
+def mark_on_and_mark_on(arena: Arena) -> list[Actor]:
+    """Both claim one event, or one waits for what the other holds while it holds its own."""
+    arena.events(5)
+    (one, (first,)), (two, (second,)) = arena.taken(limit=1), arena.taken(limit=1)
+    return [exchanger(arena, "A", one, first.key, limit=2), exchanger(arena, "B", two, second.key, limit=2)]
+
+
+@race("a relay whose claim has run out marks and claims on, beside one that takes over",
+      "A=MARKED/1 B=0", "A=MARKED/0 B=1", "A=LOST/0 B=2")  # fmt: skip
+def late_mark_on_and_take(arena: Arena) -> list[Actor]:
+    """A late mark is heard beside the new claim, or the new claim takes what has just been published."""
+    arena.events(2)
+    claim_id, (event,) = arena.taken(lease=-1.0, limit=1)
+    return [exchanger(arena, "A", claim_id, event.key, limit=2), taker(arena, "B", 2)]
+
+
+@race("a relay that marks and claims on, and the end of the next run of the same job",
+      "A=MARKED/0 W=LAST", "A=MARKED/1 W=LAST")  # fmt: skip
+def mark_on_and_the_next_end(arena: Arena) -> list[Actor]:
+    """The next event of a job can be claimed by the transaction that marks the one before, and not sooner."""
+    job_id, (claim,) = held(arena, 1, successor=None)
+    arena.settled([Report(claim, "fail")])
+    arena.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 1))
+    (again,) = arena.claims(1)
+    claim_id, (event,) = arena.taken()
+    return [exchanger(arena, "A", claim_id, event.key), arena.succeeds("W", again)]

@@ -12,6 +12,7 @@ from fanin.domain import limits
 from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.events import Event
 from fanin.domain.policy import Backoff
+from fanin.protocol import outbox
 from fanin.runtime import relay as relay_module
 from fanin.runtime.relay import Relay
 from fanin.runtime.sinks import Several
@@ -103,6 +104,40 @@ def test_a_stop_finishes_the_batch_and_stores_its_answers(store: Store) -> None:
     assert sorted(states(store).values()) == ["published"] * 10 + ["waiting"] * 20
     Relay(store, receiver).run(until_idle=True)
     assert judge(expected, receiver.taken) == 0
+
+
+def test_what_was_claimed_with_the_last_answers_before_a_stop_is_given_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = ends(store, 5)
+    receiver = Receiver(batch=2)
+    relay, exchange = Relay(store, receiver), outbox.exchange
+
+    def stopping(*given: Any) -> Any:
+        relay.stop()
+        return exchange(*given)
+
+    monkeypatch.setattr(outbox, "exchange", stopping)
+    relay.run()
+    assert len(receiver.taken) == 2
+    assert sorted(states(store).values()) == ["published"] * 2 + ["waiting"] * 3
+    monkeypatch.undo()
+    Relay(store, receiver).run(until_idle=True)
+    assert judge(expected, receiver.taken) == 0
+
+
+def test_batch_follows_batch_with_one_commit_for_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ends(store, 40)
+    receiver, run, commits = Receiver(batch=4), store.run, []
+
+    def counting(factory: Any) -> Any:
+        commits.append(factory)
+        return run(factory)
+
+    monkeypatch.setattr(store, "run", counting)
+    Relay(store, receiver).run(until_idle=True)
+    assert judge(expected, receiver.taken) == 0
+    assert len(commits) == 1 + 10  # the first claim, and then each batch with the claim of the next
 
 
 def test_a_stuck_event_waits_for_itself_alone_and_is_parked_in_the_end(store: Store, clock: Clock) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from fanin.domain import limits
 from fanin.domain.events import Event
-from fanin.protocol.steps import Again, Room, Txn
+from fanin.protocol.steps import Again, Room, Rows, Statement, Txn
 
 SQL = Room("outbox")
 
@@ -44,14 +44,7 @@ def take(bucket: int, limit: int, lease: float, claim_id: str, relay: str) -> Tx
 
     An event whose relay was lost again and again while it held it is parked here.
     """
-    rows = yield SQL.claim_events(
-        bucket=bucket, limit=min(limit, limits.CLAIM_EVENTS), lease=lease, claim_id=claim_id, relay=relay
-    )
-    events = sorted((Event(bucket, *row) for row in rows), key=lambda e: (e.at, e.job_id, e.seq))
-    spent = [Said(e.key, "park", error=LOST) for e in events if e.tries > limits.EVENT_TRIES]
-    if spent:
-        yield from settle(bucket, claim_id, spent)
-    return [event for event in events if event.tries <= limits.EVENT_TRIES]
+    return (yield from _taken(bucket, claim_id, (yield _claim(bucket, limit, lease, claim_id, relay))))
 
 
 def settle(bucket: int, claim_id: str, said: Sequence[Said]) -> Txn[list[str]]:
@@ -59,13 +52,52 @@ def settle(bucket: int, claim_id: str, said: Sequence[Said]) -> Txn[list[str]]:
 
     Saying it again changes nothing.
     """
+    settled = yield _write(bucket, claim_id, said)
+    lost = yield from _missed(bucket, claim_id, said, settled)
+    if lost is None:
+        raise Again(lambda: settle(bucket, claim_id, said))
+    return lost
+
+
+def exchange(
+    bucket: int, claim_id: str, said: Sequence[Said], limit: int, lease: float, following: str, relay: str
+) -> Txn[tuple[list[str], list[Event]]]:
+    """`settle` for the claim ``claim_id``, then `take` as ``following``: one commit, and one journey before it."""
+    settled = yield _write(bucket, claim_id, said)
+    claimed = yield _claim(bucket, limit, lease, following, relay)
+    lost = yield from _missed(bucket, claim_id, said, settled)
+    if lost is None:
+        raise Again(lambda: exchange(bucket, claim_id, said, limit, lease, following, relay))
+    return lost, (yield from _taken(bucket, following, claimed))
+
+
+def _claim(bucket: int, limit: int, lease: float, claim_id: str, relay: str) -> Statement:
+    return SQL.claim_events(
+        bucket=bucket, limit=min(limit, limits.CLAIM_EVENTS), lease=lease, claim_id=claim_id, relay=relay
+    )
+
+
+def _taken(bucket: int, claim_id: str, rows: Rows) -> Txn[list[Event]]:
+    events = sorted((Event(bucket, *row) for row in rows), key=lambda e: (e.at, e.job_id, e.seq))
+    spent = [Said(e.key, "park", error=LOST) for e in events if e.tries > limits.EVENT_TRIES]
+    if spent:
+        yield from settle(bucket, claim_id, spent)
+    return [event for event in events if event.tries <= limits.EVENT_TRIES]
+
+
+def _write(bucket: int, claim_id: str, said: Sequence[Said]) -> Statement:
     rows = sorted((s.key, s.verb, min(float(s.delay), limits.DELAY_SECONDS_MAX), s.error) for s in said)
-    settled = {key for (key,) in (yield SQL.settle_events(bucket=bucket, claim_id=claim_id, rows=rows))}
+    return SQL.settle_events(bucket=bucket, claim_id=claim_id, rows=rows)
+
+
+def _missed(bucket: int, claim_id: str, said: Sequence[Said], rows: Rows) -> Txn[list[str] | None]:
+    """The keys that are not ours any more. None: a row moved while it was written, all must be said again."""
+    settled = {key for (key,) in rows}
     lost: list[str] = []
-    for key in (row[0] for row in rows if row[0] not in settled):
+    for key in sorted(s.key for s in said if s.key not in settled):
         standing = yield SQL.look_at_event(bucket=bucket, event_key=key)
-        if standing == [(claim_id, "claimed")]:  # its row moved while it was written
-            raise Again(lambda: settle(bucket, claim_id, said))
+        if standing == [(claim_id, "claimed")]:
+            return None
         if not standing or standing[0][0] != claim_id:
             lost.append(key)
     return lost

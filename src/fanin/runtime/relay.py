@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from fanin.domain import identity, limits
 from fanin.domain.errors import BadOption, Unavailable
 from fanin.domain.events import Event
 from fanin.domain.policy import Backoff
 from fanin.protocol import outbox
+from fanin.protocol.steps import Txn
 from fanin.runtime.sinks.base import Answer, Sink, SinkClosed, refused
 from fanin.stores.base import Store
 
@@ -28,6 +30,14 @@ PAUSES = Backoff(first=0.5, factor=2.0, cap=30.0)
 """Between tries to reach a receiver that takes nothing."""
 RETRIES = Backoff(first=1.0, factor=2.0, cap=900.0)
 """Between the tries of one event that was refused."""
+
+
+class Held(NamedTuple):
+    """A claim, and the monotonic time at which half of its lease is over."""
+
+    claim_id: str
+    half_time: float
+
 
 OnEvent = Callable[[Event, Answer], None]
 
@@ -103,40 +113,57 @@ class Relay:
                 self._stopping.wait(pause)
 
     def step(self, bucket: int) -> int:
-        """Deliver at most one batch of a bucket. How many events were claimed."""
+        """Deliver what is due in a bucket, batch after batch, until `stop`. How many events were claimed."""
         due = self.store.read(lambda: outbox.due_in(bucket))
         if due is None or due > 0:
             return 0
-        claim_id = identity.new_claim_id()
-        claimed = self.store.run(lambda: outbox.take(bucket, self.batch, self.lease, claim_id, self.name))
+        held = Held(identity.new_claim_id(), time.monotonic() + self.lease / 2)
+        claimed = self.store.run(lambda: outbox.take(bucket, self.batch, self.lease, held.claim_id, self.name))
+        done = 0
+        while claimed:
+            done += len(claimed)
+            held, claimed = self._batch(bucket, held, claimed)
+        return done
+
+    def _batch(self, bucket: int, held: Held, claimed: Sequence[Event]) -> tuple[Held, list[Event]]:
+        """Deliver what is held. The next claim, made with the last answers; none if the relay is to wait or to end."""
         # An event that was tried before is sent alone: if it breaks a batch, or its relay, it breaks no other's.
         fresh = [event for event in claimed if event.tries == 1]
         groups = [*([fresh] if fresh else []), *([event] for event in claimed if event.tries > 1)]
-        half_time = time.monotonic() + self.lease / 2
+        following: tuple[Held, list[Event]] = (held, [])
         while groups:
-            away = self._deliver(bucket, claim_id, groups.pop(0))
-            if groups and (away or self._stopping.is_set() or time.monotonic() > half_time):
-                left = [outbox.Said(event.key, "release") for group in groups for event in group]
-                self._settle(bucket, claim_id, left)
+            away, following = self._deliver(bucket, held, groups.pop(0), last=not groups)
+            if groups and (away or self._stopping.is_set() or time.monotonic() > held.half_time):
+                self._release(bucket, held, [event for group in groups for event in group])
                 groups.clear()
             if away:
                 self._pause(away)
-        return len(claimed)
+        if self._stopping.is_set() and following[1]:
+            self._release(bucket, *following)
+            return held, []
+        return following
 
     def _due(self) -> bool:
         found = [self.store.read(partial(outbox.due_in, bucket)) for bucket in range(self.store.buckets)]
         return any(due is not None and due <= 0 for due in found)
 
-    def _deliver(self, bucket: int, claim_id: str, group: Sequence[Event]) -> list[Answer]:
-        """Send a group and store the answers. Returns those that say that the receiver is away."""
+    def _deliver(
+        self, bucket: int, held: Held, group: Sequence[Event], last: bool
+    ) -> tuple[list[Answer], tuple[Held, list[Event]]]:
+        """Send a group and store the answers. Those that say that the receiver is away, and what was claimed on."""
         answers, closed = self._send(group)
-        self._settle(bucket, claim_id, [self._say(event, answer) for event, answer in zip(group, answers, strict=True)])
+        said = [self._say(event, answer) for event, answer in zip(group, answers, strict=True)]
+        away = [answer for answer in answers if answer.verb == "unsent"]
+        more = last and not away and closed is None and not self._stopping.is_set()
+        following = self._settle(bucket, held, said, self.batch if more else 0)
         if closed is not None:
             raise closed
-        away = [answer for answer in answers if answer.verb == "unsent"]
         if not away:
             self._away = 0
-        return away
+        return away, following
+
+    def _release(self, bucket: int, held: Held, events: Sequence[Event]) -> None:
+        self._settle(bucket, held, [outbox.Said(event.key, "release") for event in events], 0)
 
     def _send(self, group: Sequence[Event]) -> tuple[list[Answer], SinkClosed | None]:
         try:
@@ -169,22 +196,31 @@ class Relay:
         )  # fmt: skip
         return outbox.Said(event.key, "refuse", delay, answer.error)
 
-    def _settle(self, bucket: int, claim_id: str, said: Sequence[outbox.Said]) -> None:
-        """Until it is stored, or the claim has run out: what is not marked is sent again."""
+    def _settle(self, bucket: int, held: Held, said: Sequence[outbox.Said], room: int) -> tuple[Held, list[Event]]:
+        """Until it is stored, or the claim has run out: what is not marked is sent again. Claims on up to ``room``."""
         deadline = time.monotonic() + self.lease
+        following = identity.new_claim_id()
+
+        def telling() -> Txn[tuple[list[str], list[Event]]]:
+            if room == 0:
+                return (yield from outbox.settle(bucket, held.claim_id, said)), []
+            return (yield from outbox.exchange(bucket, held.claim_id, said, room, self.lease, following, self.name))
+
         while True:
+            half_time = time.monotonic() + self.lease / 2
             try:
-                lost = self.store.run(lambda: outbox.settle(bucket, claim_id, said))
+                lost, claimed = self.store.run(telling)
                 break
             except Unavailable as problem:
                 if time.monotonic() >= deadline:
                     log.error("relay %s: %d answers could not be stored: %s", self.name, len(said), problem)
-                    return
+                    return held, []
                 log.warning("relay %s: %s; trying again", self.name, problem)
                 time.sleep(0.2)
         if lost:
             self.lost += len(lost)
             log.warning("relay %s: %d events were taken over by another relay meanwhile", self.name, len(lost))
+        return Held(following, half_time), claimed
 
     def _pause(self, away: Sequence[Answer]) -> None:
         self._away += 1
