@@ -272,7 +272,7 @@ class Rules:
         if not self.holds("end.status", row[STATUS] in ("open", "running")):
             return []
         view.put(("job",), but(row, _0=v["status"], _2=0))
-        return [(row[RUN], row[RUN], row[SUCCESSOR], None, 0, None, "t", None, None, None)]
+        return [(row[RUN], row[RUN], row[SUCCESSOR], None, 0, None, "t", None, None, None, None, None)]
 
     def ending_announce(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         if "announce.unique" in self.missing:

@@ -52,6 +52,31 @@ def nested_id(job_id: str, idx: int) -> str:
     return _relative(f"nested/{job_id}/{idx}", job_id, -1)
 
 
+def keyed_flow_id(key: str) -> str:
+    """The id of the flow that was asked for under ``key``."""
+    return str(uuid.uuid5(JOB_SPACE, "flow/" + key))
+
+
+def step_id(flow_id: str, n: int) -> str:
+    """The id of the job that runs step ``n`` of a flow, in every run of the flow."""
+    return _relative(f"step/{flow_id}/{n}", flow_id, 0)
+
+
+def undo_id(flow_id: str, n: int) -> str:
+    """The id of the job that undoes step ``n`` of a flow."""
+    return _relative(f"undo/{flow_id}/{n}", flow_id, 0)
+
+
+def flow_finished_key(flow_id: str, run: int) -> str:
+    """The one event key of the end of a run of a flow, whatever its state."""
+    return f"flow/{flow_id}/finished/{run}"
+
+
+def flow_attention_key(flow_id: str, seq: int) -> str:
+    """The key of the event that asks for a person: there may be several in a run."""
+    return f"flow/{flow_id}/attention/{seq}"
+
+
 def _relative(name: str, job_id: str, rank: int) -> str:
     own, other = uuid.uuid5(JOB_SPACE, name).bytes, uuid.UUID(job_id).bytes
     first = (int.from_bytes(other[:_RANK_BYTES]) + rank) % 256**_RANK_BYTES

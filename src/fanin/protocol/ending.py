@@ -14,7 +14,8 @@ from fanin.domain import identity
 from fanin.domain.events import PAYLOAD_VERSION, EndedBy
 from fanin.domain.model import Spec
 from fanin.domain.policy import Ending
-from fanin.protocol import counting, waiting
+from fanin.protocol import advance, counting, waiting
+from fanin.protocol.advance import Moved
 from fanin.protocol.born import Born
 from fanin.protocol.counting import Endings
 from fanin.protocol.steps import Apart, Room, Txn, one
@@ -42,11 +43,13 @@ def end_emptied(bucket: int, job_id: str) -> Txn[None]:
 def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> Txn[None]:
     """The end of runs: state, event and successor together. The stripes of each job are held or emptied by us.
 
-    A part that waits for such a job is settled here too, and may end the job above in its turn. ``crowd``: this
+    A part that waits for such a job is settled here too, and may end the job above in its turn. So is the step of a
+    flow that such a job ran, which may start others. ``crowd``: this
     transaction holds rows of several jobs; then one that somebody waits for has to be settled `Apart`.
     """
     events: list[Event] = []
     born: list[Born] = []
+    moved: list[Moved] = []
     while endings:
         risen: list[Risen] = []
         for job_id, (how, counts) in sorted(endings.items()):
@@ -70,12 +73,18 @@ def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> 
             children = _followers(job_id, ended, how, facts)
             born += children
             risen += _risen(job_id, ended, how, children)
+            if ended.flow_id is not None and ended.flow_step is not None:
+                moved.append(
+                    Moved(ended.flow_id, ended.flow_step, job_id, how.status == "completed", _said(job_id, how))
+                )
         if risen and crowd:
             raise Apart
         endings = {}
         for one_risen in risen:
             endings |= yield from waiting.rise(bucket, one_risen)
         by = nobody
+    if moved:
+        born += yield from advance.advance(bucket, moved)
     for child in born:
         if child.refused:
             events.append((child.id, 1, 1, child.refused_facts()))
@@ -99,6 +108,8 @@ class Ended(NamedTuple):
     listeners: str | None
     waiter_id: str | None
     waiter_idx: int | None
+    flow_id: str | None
+    flow_step: int | None
 
 
 def _followers(job_id: str, ended: Ended, how: Ending, facts: dict[str, Any]) -> list[Born]:
@@ -128,8 +139,12 @@ def _risen(job_id: str, ended: Ended, how: Ending, children: list[Born]) -> list
             if not child.refused:
                 return []
             return [Risen(ended.waiter_id, ended.waiter_idx, child.id, f"job {child.id} was refused: {child.refused}")]
-    said = None if how.status == "completed" else f"job {job_id} {how.status} ({how.outcome}): {how.reason or ''}"
+    said = None if how.status == "completed" else _said(job_id, how)
     return [Risen(ended.waiter_id, ended.waiter_idx, job_id, said)]
+
+
+def _said(job_id: str, how: Ending) -> str:
+    return f"job {job_id} {how.status} ({how.outcome})" + (f": {how.reason}" if how.reason else "")
 
 
 def _payload(facts: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ UPDATE fanin.job SET status = :status, outcome = :outcome, reason = :reason, ope
     succeeded_parts = :succeeded, failed_parts = :failed, abandoned_parts = :abandoned,
     finished_at = fanin.clock(), events = events + 1
 WHERE bucket = :bucket AND id = :job_id AND status IN ('open', 'running')
-RETURNING run, events, successor, root_id, depth, key, task, listeners, waiter_id, waiter_idx;
+RETURNING run, events, successor, root_id, depth, key, task, listeners, waiter_id, waiter_idx, flow_id,
+    flow_step;
 
 -- name: announce
 -- No ON CONFLICT: a second end of the same run is a bug and must abort.

@@ -21,12 +21,14 @@ class Look(NamedTuple):
 
     due_in: float | None
     give_up_in: float | None
+    flow_give_up_in: float | None
+    flows_ending: bool
     unswept: bool
     orphaning: bool
 
     @property
     def soonest(self) -> float | None:
-        return min((s for s in (self.due_in, self.give_up_in) if s is not None), default=None)
+        return min((s for s in (self.due_in, self.give_up_in, self.flow_give_up_in) if s is not None), default=None)
 
 
 def claim(
@@ -132,7 +134,7 @@ def reap(bucket: int) -> Txn[int]:
 
 def look(bucket: int) -> Txn[Look]:
     """What waits for a moment in this bucket."""
-    ((due_in, give_up_in, unswept, orphaning),) = yield SQL.look(bucket=bucket)
+    ((due_in, give_up_in, flow_give_up_in, ending, unswept, orphaning),) = yield SQL.look(bucket=bucket)
     if due_in is not None and due_in > limits.DELAY_SECONDS_MAX * 2:  # only parts that wait for nested jobs
         due_in = None
-    return Look(due_in, give_up_in, bool(unswept), bool(orphaning))
+    return Look(due_in, give_up_in, flow_give_up_in, bool(ending), bool(unswept), bool(orphaning))

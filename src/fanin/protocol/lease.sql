@@ -162,12 +162,15 @@ LIMIT :limit;
 
 -- name: look
 -- One cheap look at everything that waits for a moment: seconds to the next due part and to the next deadline, and
--- whether a closed stripe is unswept or a nested job left behind. An idle worker asks nothing else.
+-- whether a closed stripe is unswept, a nested job left behind, or a flow to be ended. An idle worker asks nothing else.
 SELECT
     (SELECT min(due_at) - fanin.clock() FROM fanin.part
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready),
     (SELECT min(give_up_at) - fanin.clock() FROM fanin.job
         WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
+    (SELECT min(give_up_at) - fanin.clock() FROM fanin.flow
+        WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
     EXISTS (SELECT 1 FROM fanin.job_stripe --pg
     EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept --lite
         WHERE bucket = :bucket AND closed AND remaining > 0),

@@ -100,14 +100,15 @@ class Signature:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.name = name
         self._signature = inspect.signature(function)
-        hints = annotations_of(function)
+        hints = self._hints = annotations_of(function)
         self._parameters = {
             p.name: Codec(hints.get(p.name, inspect.Parameter.empty), f"argument {p.name!r} of task {name}")
             for p in self._signature.parameters.values()
             if not _is_joined(hints.get(p.name))
         }
         self.first = next(iter(self._parameters.values()), None)
-        self.joined = next((h for h in hints.values() if _is_joined(h)), None)
+        self.joins = [hint for name, hint in hints.items() if name != "return" and _is_joined(hint)]
+        self.joined = next(iter(self.joins), None)
         self.result = Codec(_result_of(hints), f"the result of task {name}")
         self._named = Codec(Any, f"the arguments of task {name}")
         try:
@@ -143,8 +144,22 @@ class Signature:
 
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The payload of a single call. Raises `BadPayload` if the arguments do not fit the signature."""
+        return encode({"call": self._named_values(args, kwargs, self._signature)}, *self._what)
+
+    def encode_rest(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The arguments beside the `Joined` ones, by name. Raises `BadPayload` if they do not fit the signature."""
+        rest = [p for p in self._signature.parameters.values() if p.name in self._parameters]
+        return encode(self._named_values(args, kwargs, self._signature.replace(parameters=rest)), *self._what)
+
+    @property
+    def _what(self) -> tuple[str, int]:
+        return f"the arguments of task {self.name}", limits.PAYLOAD_BYTES
+
+    def _named_values(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
+    ) -> dict[str, msgspec.Raw]:
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
         except TypeError as problem:
             raise BadPayload(f"task {self.name}{self._signature}: {problem}") from None
         named = {}
@@ -154,7 +169,7 @@ class Signature:
             if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 codec = self._named
             named[name] = msgspec.Raw(codec.encode(value, limits.PAYLOAD_BYTES).encode())
-        return encode({"call": named}, f"the arguments of task {self.name}", limits.PAYLOAD_BYTES)
+        return named
 
     def decode(self, payload: str, joined: Callable[[dict[str, Any], Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments. ``joined`` makes the argument of a successor."""
@@ -164,10 +179,19 @@ class Signature:
         fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
         if "joined" in fields:
             return [joined(msgspec.json.decode(fields["joined"]), self.joined)], {}
+        facts = iter(msgspec.json.decode(fields["joins"]) if "joins" in fields else ())
         call = msgspec.json.decode(fields["call"], type=dict[str, msgspec.Raw])
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, parameter in self._signature.parameters.items():
+            if name not in self._parameters:  # a step of a flow joins the steps before it, in their order
+                one = next(facts, None)
+                value = None if one is None else joined(one, self._hints[name])
+                if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                    kwargs[name] = value
+                else:
+                    args.append(value)
+                continue
             if name not in call:
                 continue
             text = bytes(call[name]).decode()
@@ -180,24 +204,6 @@ class Signature:
             else:
                 args.append(self._parameters[name].decode(text))
         return args, kwargs
-
-
-def _plain_runs(items: Iterable[Any]) -> Iterator[tuple[list[Any], bool]]:
-    """The items in short runs, all plain values or none of them; nothing large is read ahead."""
-    run: list[Any] = []
-    for item in items:
-        if type(item) in _SCALARS or (type(item) is str and len(item) <= PLAIN_CHARS):
-            run.append(item)
-            if len(run) == PLAIN_RUN:
-                yield run, True
-                run = []
-        else:
-            if run:
-                yield run, True
-                run = []
-            yield [item], False
-    if run:
-        yield run, True
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from fanin.stores.base import Store
 SUCCESSOR_PRIORITY = 10
 
 
-class FanOut:
+class FanOut(msgspec.Struct, frozen=True):
     """The job that a part ends with. Made by `Part.fan_out`, and returned by the handler.
 
     The part waits for it without a worker. Its result is that of the job: of its successor, where there is one, else
@@ -30,8 +30,19 @@ class FanOut:
 
     __fanin_fan_out__ = True
 
-    def __init__(
-        self,
+    payloads: Iterable[str]
+    task: str
+    queue: str
+    attempts: int
+    priority: int
+    policy: str = "{}"
+    successor: str | None = None
+    delay: float = 0.0
+    give_up_after: float | None = None
+    quorum: int | None = None
+
+    @staticmethod
+    def of(
         task: Task[..., Any],
         items: Iterable[Any],
         *,
@@ -46,17 +57,21 @@ class FanOut:
         queue: str | None = None,
         priority: int | None = None,
         delay: Duration = 0.0,
-    ) -> None:
-        self._payloads: Iterator[str] = (task.signature.encode_item(item, n) for n, item in enumerate(items))
-        self._then = then
-        self._quorum = quorum
-        self._policy = msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode()
-        self._task = task.name
-        self._queue = task.queue if queue is None else check_name(queue, "queue")
-        self._attempts = task.attempts if attempts is None else check_attempts(attempts)
-        self._priority = task.priority if priority is None else check_priority(priority)
-        self._delay = seconds(delay, "delay")
-        self._give_up_after = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+    ) -> FanOut:
+        """See `Part.fan_out`. Raises `BadOption`."""
+        rank = task.priority if priority is None else check_priority(priority)
+        return FanOut(
+            payloads=(task.signature.encode_item(item, n) for n, item in enumerate(items)),
+            task=task.name,
+            queue=task.queue if queue is None else check_name(queue, "queue"),
+            attempts=task.attempts if attempts is None else check_attempts(attempts),
+            priority=rank,
+            policy=msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode(),
+            successor=None if then is None else msgspec.json.encode(spec_of(then, rank)).decode(),
+            delay=seconds(delay, "delay"),
+            give_up_after=None if give_up_after is None else seconds(give_up_after, "give_up_after"),
+            quorum=quorum,
+        )
 
     def hand_over(self, held: Claim, store: Store) -> tuple[Nested, str]:
         """Make the job and let the part wait for it: see `fanin.protocol.nest.nest`.
@@ -64,8 +79,8 @@ class FanOut:
         Raises `BadPayload`, `BadOption`, `LimitExceeded` before anything is written, `KeyConflict` if an earlier
         attempt has made the job with other items, `LeaseLost`.
         """
-        spool = Spool(self._payloads, limits.JOB_WIDTH_PARTS)
-        check_quorum(self._quorum, len(spool))
+        spool = Spool(self.payloads, limits.JOB_WIDTH_PARTS)
+        check_quorum(self.quorum, len(spool))
         above = store.read(lambda: read.job(held.bucket, held.job_id))
         assert above is not None, f"there is no job {held.job_id} of a part that is held"
         if above.depth + 1 > limits.JOB_DEPTH_LEVELS:
@@ -75,18 +90,13 @@ class FanOut:
             )
         new = spool.sealed(
             NewJob(
-                id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=self._task, queue=self._queue,
-                priority=self._priority, attempts=self._attempts, policy=self._policy, successor=self._successor(),
-                give_up_after=self._give_up_after, delay=self._delay, parent_id=above.id,
+                id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=self.task, queue=self.queue,
+                priority=self.priority, attempts=self.attempts, policy=self.policy, successor=self.successor,
+                give_up_after=self.give_up_after, delay=self.delay, parent_id=above.id,
                 root_id=above.root_id or above.id, depth=above.depth + 1, waiter_id=held.job_id, waiter_idx=held.idx,
             )
         )  # fmt: skip
         return store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
-
-    def _successor(self) -> str | None:
-        if self._then is None:
-            return None
-        return msgspec.json.encode(spec_of(self._then, self._priority)).decode()
 
 
 def spec_of(task: Task[..., Any], above: int) -> Spec:

@@ -107,7 +107,7 @@ class Part:
 
         Raises `BadOption`; an item that cannot be stored fails the part.
         """
-        return FanOut(task, items, **options)
+        return FanOut.of(task, items, **options)
 
     def spawn(
         self, items: Iterable[Any], *, key: Callable[[Any], str] | str | None = None, now: bool = False

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanin.domain.errors import Unavailable
-from fanin.protocol import close, finish, lease, nest
+from fanin.protocol import close, finish, flow, lease, nest
 from fanin.protocol.steps import TxnFactory
 from fanin.runtime.background import Background
 from fanin.stores.base import Store
@@ -46,6 +46,12 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
         for job_id, stripe in store.read(lambda: close.unswept(bucket)):
             while _done(store, job_id, partial(close.sweep, bucket, job_id, stripe)):
                 busy = True
+    if look.flow_give_up_in is not None and look.flow_give_up_in <= 0:
+        for flow_id in store.read(lambda: flow.overdue(bucket)):
+            busy = _done(store, flow_id, partial(flow.give_up, bucket, flow_id)) or busy
+    if look.flows_ending or busy:
+        for job_id in store.read(lambda: flow.left_running(bucket)):
+            busy = _done(store, job_id, partial(close.cancel, bucket, job_id, "its flow has been stopped")) or busy
     if look.orphaning:
         for job_id, idx in store.read(lambda: nest.orphans(bucket)):
             busy = end_nested(store, bucket, job_id, idx) or busy

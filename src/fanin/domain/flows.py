@@ -1,0 +1,89 @@
+"""What is known of flows: their states, and the decisions over the ends of steps. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import msgspec
+
+from fanin.domain.errors import BadOption
+from fanin.domain.model import Spec
+
+EXPAND = "fanin.expand"
+"""The built-in task that makes a job of what a step before has left: one part for each result, item or undo."""
+CONDITIONS = ("ok", "any", "failed")
+LIVE = ("running", "ending", "compensating")
+UNDONE = ("undone", "nothing_to_undo")
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `EXPAND` makes: a job of ``task`` with one part for each of ``what``.
+
+    ``what``: ``results`` of the sources, ``items`` of the one list that their only part returned, ``given`` ones, or
+    ``undo``: the results of the job that is undone.
+    """
+
+    task: str
+    what: str
+    queue: str = "default"
+    attempts: int = 3
+    priority: int = 0
+    policy: str = "{}"
+    give_up_after: float | None = None
+    given: list[str] = []
+    """Payloads."""
+
+
+class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a step starts: a job of one part of ``spec.task``, with ``call`` (JSON arguments) beside what it joins, or
+    with the ``plan`` that `EXPAND` follows."""
+
+    spec: Spec
+    call: str | None = None
+    plan: Plan | None = None
+    joins: bool = True
+
+
+class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What undoes a step: a plan for `EXPAND`, or a person who is told what to do (``manual``)."""
+
+    plan: Plan | None = None
+    manual: str | None = None
+    queue: str = "default"
+
+
+def starts(condition: str, ends: Collection[str]) -> bool:
+    """Whether a step with this condition starts, now that all steps before it have ended so (``done``, ``failed`` or
+    ``skipped``)."""
+    if condition == "failed":
+        return "failed" in ends
+    if condition == "any":
+        return not ends or any(end != "skipped" for end in ends)
+    return all(end == "done" for end in ends)
+
+
+def handled(conditions: Collection[str]) -> bool:
+    """Whether a failed step is provided for, by the conditions of the steps that follow it."""
+    return any(condition in ("any", "failed") for condition in conditions)
+
+
+def waiting_again(steps: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, int]:
+    """For a new run, of the steps (n, status, after): those that were skipped, with the number of steps before them
+    that are not done."""
+    status = {n: status for n, status, _ in steps}
+    return {
+        n: sum(status[before] not in ("done",) for before in after) for n, found, after in steps if found == "skipped"
+    }
+
+
+def check_order(names: Mapping[str, Sequence[str]]) -> None:
+    """Raise `BadOption` for steps that wait for one another in a circle. ``names``: step to the steps before it."""
+    try:
+        TopologicalSorter(names).prepare()
+    except CycleError as problem:
+        circle: list[Any] = problem.args[1]
+        raise BadOption(
+            f"the steps wait for one another: {' -> '.join(reversed(circle))}. Nothing was written"
+        ) from None

@@ -1,0 +1,244 @@
+"""T15: a job that runs a step of a flow has ended. Under the flow's lock: what follows starts, or the flow ends, or what
+has been done is undone, step by step in the reverse order.
+
+    advance -> the step has its end
+            -> the steps that waited for it alone start, or are skipped
+            -> nothing runs any more: the flow completes, fails, or begins to undo
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fanin.domain import flows, identity
+from fanin.domain.flows import EXPAND, StepSpec, Undo
+from fanin.domain.model import Spec
+from fanin.protocol.born import Born
+from fanin.protocol.steps import Room, Row, Txn, one
+
+SQL = Room("advance")
+PAYLOAD_VERSION = 1
+
+
+class Moved(NamedTuple):
+    """A job of a flow that has just ended."""
+
+    flow_id: str
+    n: int
+    job_id: str
+    completed: bool
+    said: str
+    """Why it did not complete, for people."""
+
+
+class Flow:
+    """A flow under its lock: what is read once, changed here, and saved once."""
+
+    def __init__(self, bucket: int, flow_id: str, row: Row) -> None:
+        self.bucket = bucket
+        self.id = flow_id
+        (
+            self.name, self.key, self.status, self.cause, self.reason, self.run, self.fail_fast, self.give_up_policy,
+            self.running, self.failures, self.ended, self.events,
+        ) = row  # fmt: skip
+        self.was = self.status
+        self.born: list[Born] = []
+        self.said: list[tuple[str, str, int, str]] = []
+        """(event key, type, seq, payload)"""
+
+    def stop(self, cause: str, reason: str | None) -> None:
+        """From now on nothing new is started."""
+        self.status, self.cause, self.reason = "ending", cause, reason
+
+    def save(self) -> Txn[None]:
+        one(
+            (
+                yield SQL.save_flow(
+                    bucket=self.bucket, flow_id=self.id, status=self.status, cause=self.cause, reason=self.reason,
+                    running=self.running, failures=self.failures, ended=self.ended, events=self.events,
+                    live=self.status in flows.LIVE, was=self.was,
+                )
+            )
+        )  # fmt: skip
+        for key, kind, seq, payload in self.said:
+            yield SQL.announce(bucket=self.bucket, event_key=key, flow_id=self.id, seq=seq, type=kind, payload=payload)
+
+
+def lock(bucket: int, flow_id: str) -> Txn[Flow | None]:
+    """The flow, which nobody else changes until this transaction ends. None if there is no such flow."""
+    rows = yield SQL.lock_flow(bucket=bucket, flow_id=flow_id)
+    return Flow(bucket, flow_id, rows[0]) if rows else None
+
+
+def advance(bucket: int, moved: Sequence[Moved]) -> Txn[list[Born]]:
+    """What follows the ends of these jobs. The jobs that start by it, to be created last."""
+    born: list[Born] = []
+    for flow_id, group in groupby(sorted(moved), key=lambda one: one.flow_id):
+        flow = yield from lock(bucket, flow_id)
+        assert flow is not None, f"there is no flow {flow_id} of a job that runs for it"
+        for end in group:
+            yield from _ended(flow, end)
+        yield from flow.save()
+        born += flow.born
+    return born
+
+
+def wrap_up(flow: Flow) -> Txn[None]:
+    """Nothing of the flow runs. It has completed, or it is undone as far as it came, or it just ends."""
+    if flow.status == "running" and not flow.failures:
+        yield from _finish(flow, "completed")
+        return
+    if flow.status == "running":  # its other branches were let run on
+        flow.stop("failed", flow.reason)
+    if flow.cause == "gave_up" and flow.give_up_policy == "proceed":
+        yield from _finish(flow, "completed")
+    elif one((yield SQL.undoable(bucket=flow.bucket, flow_id=flow.id)))[0]:
+        flow.status = "compensating"
+        yield from undo_next(flow)
+    else:
+        yield from _finish(flow, "cancelled" if flow.cause == "cancelled" else "failed")
+
+
+def undo_next(flow: Flow) -> Txn[None]:
+    """Begin to undo the last of the steps that are not undone; settle those that need no undo on the way."""
+    while rows := (yield SQL.next_undo(bucket=flow.bucket, flow_id=flow.id)):
+        n, name, text, job_id = rows[0]
+        undo = msgspec.json.decode(text, type=Undo) if text else None
+        yield from _cancel_effects(flow, job_id)
+        status = "nothing_to_undo"
+        if undo is not None and one((yield SQL.took_effect(bucket=flow.bucket, job_id=job_id)))[0]:
+            if undo.plan is not None:
+                yield from _begin_undo(flow, n, name, undo, job_id)
+                return
+            status = "manual"
+        one((yield SQL.settle_step(bucket=flow.bucket, flow_id=flow.id, n=n, status=status)))
+    ((left,),) = yield SQL.unsettled(bucket=flow.bucket, flow_id=flow.id)
+    yield from _finish(flow, "needs_attention" if left else "compensated")
+
+
+def _ended(flow: Flow, end: Moved) -> Txn[None]:
+    where: dict[str, Any] = {"bucket": flow.bucket, "flow_id": flow.id, "n": end.n, "job_id": end.job_id}
+    status = "done" if end.completed else "failed"
+    rows = yield SQL.end_step(**where, status=status, ended_no=flow.ended + 1)
+    if not rows:
+        yield from _undone(flow, end, where)
+        return
+    flow.ended += 1
+    flow.running -= 1
+    leads_to = msgspec.json.decode(rows[0][0], type=list[int])
+    if not end.completed and flow.status == "running":
+        conditions = [c for (c,) in (yield SQL.conditions(bucket=flow.bucket, flow_id=flow.id, steps=leads_to))]
+        if not flows.handled(conditions):
+            flow.failures += 1
+            flow.reason = flow.reason or end.said
+            if flow.fail_fast:
+                flow.stop("failed", end.said)
+                yield SQL.skip_waiting(bucket=flow.bucket, flow_id=flow.id)
+    if flow.status == "running":
+        yield from start_following(flow, leads_to)
+    if flow.running == 0:
+        yield from wrap_up(flow)
+
+
+def _undone(flow: Flow, end: Moved, where: dict[str, Any]) -> Txn[None]:
+    """It was an undo; or a job that was run again by hand, which moves nothing."""
+    if not (yield SQL.end_undo(**where, status="undone" if end.completed else "undo_failed")):
+        return
+    flow.running -= 1
+    if not end.completed:
+        flow.reason = end.said
+        yield from _finish(flow, "needs_attention")
+    elif flow.status == "compensating":
+        yield from undo_next(flow)
+
+
+def start_following(flow: Flow, leads_to: Sequence[int]) -> Txn[None]:
+    """A step has ended that led to these: those that wait for no other start, or are skipped, and so on behind them."""
+    pending = [list(leads_to)]
+    while pending:
+        steps = pending.pop()
+        if not steps:
+            continue
+        for n, name, needs, condition, after, behind, spec in sorted(
+            (yield SQL.need_less(bucket=flow.bucket, flow_id=flow.id, steps=steps))
+        ):
+            if needs == 0 and not (yield from _start(flow, n, name, condition, after, spec)):
+                pending.append(msgspec.json.decode(behind, type=list[int]))
+
+
+def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str) -> Txn[bool]:
+    """False if the step is skipped."""
+    numbers = msgspec.json.decode(after, type=list[int])
+    before = yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=numbers)
+    if not flows.starts(condition, [row[1] for row in before]):
+        one((yield SQL.skip_step(bucket=flow.bucket, flow_id=flow.id, n=n)))
+        return False
+    order = {number: place for place, number in enumerate(numbers)}
+    facts = [_facts(row) for row in sorted(before, key=lambda row: order[row[0]])]
+    job_id = identity.step_id(flow.id, n)
+    one((yield SQL.start_step(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=job_id)))
+    said = msgspec.json.decode(spec, type=StepSpec)
+    flow.running += 1
+    flow.born.append(_job(flow, n, job_id, said.spec, payload_of(said, facts)))
+    return True
+
+
+def payload_of(step: StepSpec, facts: Sequence[dict[str, Any] | None]) -> str:
+    """What the one part of the step's first job gets."""
+    if step.plan is not None:
+        return _json([{"plan": step.plan, "sources": facts}])
+    call = msgspec.Raw(step.call.encode()) if step.call is not None else {}
+    return _json({"joins": facts if step.joins else [], "call": call})
+
+
+def _begin_undo(flow: Flow, n: int, name: str, undo: Undo, job_id: str) -> Txn[None]:
+    """One part for each part of the step that succeeded, by `EXPAND`, like any step that maps over another."""
+    undo_id = identity.undo_id(flow.id, n)
+    one((yield SQL.begin_undo(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=undo_id)))
+    rows = yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=[n])
+    spec = Spec(task=EXPAND, step=f"undo/{name}", queue=undo.queue)
+    flow.running += 1
+    flow.born.append(_job(flow, n, undo_id, spec, payload_of(StepSpec(spec, plan=undo.plan), [_facts(one(rows))])))
+
+
+def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
+    return Born(job_id, spec, payload, None, None, 0, flow=(flow.id, n))
+
+
+def _cancel_effects(flow: Flow, job_id: str) -> Txn[None]:
+    """What nobody has called yet is not called any more, before it is looked whether there is anything to undo."""
+    yield SQL.cancel_effects(bucket=flow.bucket, job_id=job_id)
+
+
+def _finish(flow: Flow, status: str) -> Txn[None]:
+    flow.status = status
+    rows = yield SQL.statuses(bucket=flow.bucket, flow_id=flow.id)
+    flow.events += 1
+    payload = {
+        "version": PAYLOAD_VERSION, "flow_id": flow.id, "name": flow.name, "key": flow.key, "run": flow.run,
+        "status": status, "cause": flow.cause, "reason": flow.reason, "steps": dict(rows),
+    }  # fmt: skip
+    if status == "needs_attention":
+        key, kind = identity.flow_attention_key(flow.id, flow.events), "flow.needs_attention"
+    else:
+        key, kind = identity.flow_finished_key(flow.id, flow.run), "flow.finished"
+    flow.said.append((key, kind, flow.events, _json(payload)))
+
+
+def _facts(row: Row) -> dict[str, Any] | None:
+    """What a `Joined` is told of the job of a step; None for a step that was skipped."""
+    _, _, job_id, run, status, outcome, reason, succeeded, failed, abandoned, task = row
+    if job_id is None:
+        return None
+    return {
+        "job_id": job_id, "run": run, "status": status, "outcome": outcome, "reason": reason,
+        "succeeded": succeeded, "failed": failed, "abandoned": abandoned, "task": task,
+    }  # fmt: skip
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,121 @@
+-- A step of a flow has ended: what follows it is decided and started in the transaction of its end.
+-- Lock order: the job that ended, then its flow, then steps; jobs of the steps that start are inserted last. Whoever
+-- writes a step holds its flow, so steps need no order among themselves.
+
+-- name: lock_flow
+-- All that happens to the steps of a flow happens one after the other.
+SELECT name, key, status, cause, reason, run, fail_fast, give_up_policy, running, failures, ended, events
+FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id
+FOR NO KEY UPDATE --pg
+;
+
+-- name: end_step
+-- A step ends once, by the job that it runs.
+UPDATE fanin.flow_step SET status = :status, ended_no = :ended_no
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'running' AND job_id = :job_id
+RETURNING leads_to;
+
+-- name: end_undo
+-- So does what undoes it.
+UPDATE fanin.flow_step SET status = :status
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' AND undo_job_id = :job_id
+RETURNING name;
+
+-- name: need_less
+-- One of the steps that these wait for has ended. Which of them wait for no other.
+UPDATE fanin.flow_step SET needs = needs - 1
+WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting' AND needs > 0
+    AND n = ANY(:steps::int[]) --pg
+    AND n IN (SELECT value FROM json_each(:steps)) --lite
+RETURNING n, name, needs, condition, after, leads_to, spec;
+
+-- name: conditions
+-- How these steps would take the end of a step before them.
+SELECT condition FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id
+    AND n = ANY(:steps::int[]) --pg
+    AND n IN (SELECT value FROM json_each(:steps)) --lite
+;
+
+-- name: before
+-- The steps before one that may start now, and how their jobs ended.
+SELECT s.n, s.status, j.id, j.run, j.status, j.outcome, j.reason, j.succeeded_parts, j.failed_parts, j.abandoned_parts,
+    j.task
+FROM fanin.flow_step AS s
+LEFT JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = s.job_id
+WHERE s.bucket = :bucket AND s.flow_id = :flow_id
+    AND s.n = ANY(:steps::int[]) --pg
+    AND s.n IN (SELECT value FROM json_each(:steps)) --lite
+ORDER BY s.n;
+
+-- name: start_step
+-- Its job is made in this transaction.
+UPDATE fanin.flow_step SET status = 'running', job_id = :job_id
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'waiting' AND needs = 0
+RETURNING n;
+
+-- name: skip_step
+-- Its condition is not met, and never will be in this run.
+UPDATE fanin.flow_step SET status = 'skipped'
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'waiting' AND needs = 0
+RETURNING n;
+
+-- name: skip_waiting
+-- The flow ends early: nothing more starts.
+UPDATE fanin.flow_step SET status = 'skipped' WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting'
+RETURNING n;
+
+-- name: next_undo
+-- Of the steps that have ended and are not undone yet, the last: undoing goes back in the exact order of the ends.
+SELECT n, name, undo, job_id FROM fanin.flow_step
+WHERE bucket = :bucket AND flow_id = :flow_id AND status IN ('done', 'failed')
+ORDER BY ended_no DESC LIMIT 1;
+
+-- name: took_effect
+-- Whether the step has left anything behind: parts that succeeded, jobs nested in its own, or effects that were called.
+SELECT EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id AND j.succeeded_parts > 0)
+    OR EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = :bucket AND j.waiter_id = :job_id)
+    OR EXISTS (SELECT 1 FROM fanin.effect AS e WHERE e.bucket = :bucket AND e.job_id = :job_id
+        AND e.status NOT IN ('registered', 'cancelled'));
+
+-- name: cancel_effects
+-- What nobody has called yet of the job's effects is not called any more.
+UPDATE fanin.effect SET status = 'cancelled', settled_at = fanin.clock()
+WHERE bucket = :bucket AND job_id = :job_id AND status = 'registered' AND NOT doubtful
+RETURNING idx, name;
+
+-- name: begin_undo
+-- What undoes it is made in this transaction.
+UPDATE fanin.flow_step SET status = 'undoing', undo_job_id = :job_id
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status IN ('done', 'failed')
+RETURNING n;
+
+-- name: settle_step
+-- There is nothing to undo, or a person has to do it.
+UPDATE fanin.flow_step SET status = :status
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status IN ('done', 'failed')
+RETURNING n;
+
+-- name: unsettled
+-- The steps that a person has to look at.
+SELECT count(*) FROM fanin.flow_step
+WHERE bucket = :bucket AND flow_id = :flow_id AND status IN ('manual', 'undo_failed');
+
+-- name: undoable
+-- Whether any step of the flow can be undone.
+SELECT EXISTS (SELECT 1 FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id AND undo IS NOT NULL);
+
+-- name: statuses
+-- What the event of the end says.
+SELECT name, status FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id ORDER BY n;
+
+-- name: save_flow
+-- The flow under its lock, which was in the state that is named.
+UPDATE fanin.flow SET status = :status, cause = :cause, reason = :reason, running = :running, failures = :failures,
+    ended = :ended, events = :events, finished_at = CASE WHEN :live THEN NULL ELSE fanin.clock() END
+WHERE bucket = :bucket AND id = :flow_id AND status = :was
+RETURNING id;
+
+-- name: announce
+-- No ON CONFLICT: a second end of the same run of a flow is a bug and must abort.
+INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at, due_at)
+VALUES (:bucket, :event_key, :flow_id, :seq, :type, :payload, fanin.clock(), fanin.clock());

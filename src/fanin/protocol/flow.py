@@ -1,0 +1,217 @@
+"""Flows as a whole: created in one transaction, stopped, run again from what failed, set right by a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from fanin.domain import flows, limits
+from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
+from fanin.domain.model import NewJob
+from fanin.protocol import advance, redrive, submit
+from fanin.protocol.advance import Flow
+from fanin.protocol.born import Born
+from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.submit import Chunks
+
+SQL = Room("flow")
+
+
+class NewStep(msgspec.Struct, frozen=True):
+    """A step as its flow is made; ``after`` and ``leads_to`` are step numbers, ``job_id`` is given where it starts at
+    once."""
+
+    n: int
+    name: str
+    condition: str
+    after: list[int]
+    leads_to: list[int]
+    spec: str
+    undo: str | None
+    job_id: str | None
+
+
+class NewFlow(msgspec.Struct, frozen=True):
+    """A flow as it is made, with the jobs (job, parts, chunks) of the steps that start at once."""
+
+    id: str
+    bucket: int
+    name: str
+    key: str | None
+    request_hash: str
+    steps: Sequence[NewStep]
+    jobs: Sequence[tuple[NewJob, int, Chunks]]
+    fail_fast: bool = True
+    give_up_policy: str = "abandon"
+    give_up_after: float | None = None
+    meta: str | None = None
+
+
+def create(flow: NewFlow) -> Txn[bool]:
+    """Create the flow with all steps and the jobs of the first ones. True if it is new, False if it stands there.
+
+    Raises `KeyConflict` if the key stands for another content.
+    """
+    running = sum(step.job_id is not None for step in flow.steps)
+    fresh = yield SQL.create_flow(
+        bucket=flow.bucket, id=flow.id, name=flow.name, key=flow.key, request_hash=flow.request_hash,
+        fail_fast=flow.fail_fast, give_up_policy=flow.give_up_policy, running=running, meta=flow.meta,
+        give_up_after=flow.give_up_after,
+    )  # fmt: skip
+    if not fresh:
+        ((standing,),) = yield SQL.find_flow(bucket=flow.bucket, id=flow.id)
+        if standing != flow.request_hash:
+            raise KeyConflict(
+                f"the key {flow.key!r} was used before for another flow: choose another key, or ask for the "
+                "same steps, items and options"
+            )
+        return False
+    rows = [
+        (
+            step.n, step.name, "waiting" if step.job_id is None else "running", len(step.after), step.condition,
+            _json(step.after), _json(step.leads_to), step.spec, step.undo, step.job_id,
+        )
+        for step in flow.steps
+    ]  # fmt: skip
+    yield SQL.create_steps(bucket=flow.bucket, flow_id=flow.id, rows=rows)
+    for job, parts, chunks in flow.jobs:
+        yield from submit.create(job, parts, chunks)
+    return True
+
+
+def cancel(bucket: int, flow_id: str, reason: str | None = None) -> Txn[bool]:
+    """Stop a flow: nothing more starts, its running jobs are to be cancelled, and what was done is undone where that
+    was provided for. False if it does not run any more. Raises `UnknownJob`."""
+    return (yield from _stop(bucket, flow_id, "cancelled", reason))
+
+
+def give_up(bucket: int, flow_id: str) -> Txn[bool]:
+    """Stop a flow whose deadline has passed. False if it has ended, or the deadline was moved."""
+    return (yield from _stop(bucket, flow_id, "gave_up", "the deadline has passed"))
+
+
+def overdue(bucket: int) -> Txn[list[str]]:
+    """Flows to `give_up`."""
+    return [flow_id for (flow_id,) in (yield SQL.overdue_flows(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def left_running(bucket: int) -> Txn[list[str]]:
+    """Jobs of stopped flows, to be cancelled."""
+    return [job_id for (job_id,) in (yield SQL.left_running(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None = None) -> Txn[int]:
+    """Open the run after ``run`` of a flow that failed or was cancelled: the failed steps go on with what they lack,
+    what was skipped waits again. The number of the new run; of a later one, if it stands already.
+
+    Raises `NotAllowedNow` if the flow goes on, has completed or was undone, or if no failed step can be run again.
+    """
+    steps = yield SQL.steps(bucket=bucket, flow_id=flow_id)
+    revived = []
+    for n, status, _, job_id in sorted(steps, key=lambda row: str(row[3])):
+        if status == "failed":
+            ((job_run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
+            if (yield from redrive.redrive(bucket, job_id, job_run, attempts)):
+                revived.append(n)
+    flow = yield from _locked(bucket, flow_id)
+    if flow.run > run:
+        return int(flow.run)
+    if flow.status not in ("failed", "cancelled"):
+        raise NotAllowedNow(f"flow {flow_id} is {flow.status}: it can be run again when it has failed or was cancelled")
+    waiting = flows.waiting_again(
+        [(n, status, msgspec.json.decode(after, type=list[int])) for n, status, after, _ in steps]
+    )
+    ready = sorted(n for n, needs in waiting.items() if needs == 0)
+    if not revived and not ready:
+        raise NotAllowedNow(f"flow {flow_id}: no step of it can be run again")
+    yield SQL.run_again(bucket=bucket, flow_id=flow_id, steps=revived)
+    rows = [(n, max(needs, 1)) for n, needs in sorted(waiting.items())]
+    yield SQL.wait_again(bucket=bucket, flow_id=flow_id, rows=rows)
+    ((new_run,),) = yield SQL.reopen_flow(
+        bucket=bucket, flow_id=flow_id, running=len(revived), run=run, give_up_after=give_up_after
+    )
+    if ready:  # all that stands before them is done
+        flow = yield from _locked(bucket, flow_id)
+        yield from advance.start_following(flow, ready)
+        if flow.running == 0:
+            yield from advance.wrap_up(flow)
+        yield from flow.save()
+        yield from _create(bucket, flow.born)
+    return int(new_run)
+
+
+def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn[None]:
+    """A person has undone step ``name``, or found that there is nothing to undo: the undoing goes on.
+
+    Raises `NotAllowedNow`, `UnknownJob`.
+    """
+    if status not in flows.UNDONE:
+        raise BadOption(f"status={status!r}: give {' or '.join(flows.UNDONE)}")
+    flow = yield from _attended(bucket, flow_id)
+    if not (yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=note)):
+        raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
+    yield from _go_on(flow)
+
+
+def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
+    """Run what failed to undo step ``name`` once more. Raises `NotAllowedNow`, `UnknownJob`."""
+    found = yield SQL.step_named(bucket=bucket, flow_id=flow_id, name=name)
+    if not found or found[0][1] != "undo_failed":
+        raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one whose undo has failed")
+    n, _, job_id = found[0]
+    ((run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
+    if not (yield from redrive.redrive(bucket, job_id, run, attempts)):
+        raise NotAllowedNow(f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again")
+    flow = yield from _attended(bucket, flow_id)
+    one((yield SQL.undo_again(bucket=bucket, flow_id=flow_id, n=n)))
+    flow.status = "compensating"
+    flow.running += 1
+    yield from flow.save()
+
+
+def _go_on(flow: Flow) -> Txn[None]:
+    """What else is to be undone."""
+    flow.status = "compensating"
+    yield from advance.undo_next(flow)
+    yield from flow.save()
+    yield from _create(flow.bucket, flow.born)
+
+
+def _stop(bucket: int, flow_id: str, cause: str, reason: str | None) -> Txn[bool]:
+    flow = yield from _locked(bucket, flow_id)
+    if flow.status != "running":
+        return False
+    if cause == "gave_up" and not one((yield SQL.overdue(bucket=bucket, flow_id=flow_id)))[0]:
+        return False
+    flow.stop(cause, reason)
+    yield SQL.skip_waiting(bucket=bucket, flow_id=flow_id)
+    if flow.running == 0:
+        yield from advance.wrap_up(flow)
+    yield from flow.save()
+    yield from _create(bucket, flow.born)
+    return True
+
+
+def _create(bucket: int, born: Sequence[Born]) -> Txn[None]:
+    for child in born:
+        yield from child.create(bucket)
+
+
+def _attended(bucket: int, flow_id: str) -> Txn[Flow]:
+    flow = yield from _locked(bucket, flow_id)
+    if flow.status != "needs_attention":
+        raise NotAllowedNow(f"flow {flow_id} is {flow.status}: nothing of it waits for a person")
+    return flow
+
+
+def _locked(bucket: int, flow_id: str) -> Txn[Flow]:
+    flow = yield from advance.lock(bucket, flow_id)
+    if flow is None:
+        raise UnknownJob(f"there is no flow {flow_id}")
+    return flow
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
