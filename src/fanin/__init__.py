@@ -37,6 +37,7 @@ from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
+from fanin.flow import Flow, FlowRun, Step, manual
 from fanin.job import Job
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import Joined
@@ -63,6 +64,8 @@ __all__ = [
     "FanOut",
     "FaninError",
     "Firing",
+    "Flow",
+    "FlowRun",
     "Job",
     "JobFailed",
     "JobFinished",
@@ -84,6 +87,7 @@ __all__ = [
     "SchemaMismatch",
     "Signals",
     "StaleToken",
+    "Step",
     "StoreBusy",
     "StoreUnreachable",
     "Task",
@@ -95,6 +99,7 @@ __all__ = [
     "UnsafeStore",
     "WaitTimeout",
     "current",
+    "manual",
 ]
 
 

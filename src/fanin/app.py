@@ -13,12 +13,14 @@ from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownJob, UnknownTask
 from fanin.domain.events import PAYLOADS, SAMPLE
+from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
+from fanin.flow import Flow, FlowRun
 from fanin.job import Job
-from fanin.protocol import read, signals
+from fanin.protocol import flow, read, signals
 from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
@@ -267,6 +269,33 @@ class App:
         self._create(new, Spool([payload], 1), within)
         return Job(self, new.id, run=run)
 
+    def flow(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        fail_fast: bool = True,
+        meta: Any = None,
+    ) -> Flow:
+        """A plan of steps that follow one another; `Flow.start` writes and starts it.
+
+        key: the same key and content again is the same flow. fail_fast: a step that fails, and for which no other
+        provides, stops all of the flow (else: only what stands behind it). When the flow fails or is cancelled, what
+        its steps have done is undone in the reverse order, where they say how. give_up_after: stop it then; with
+        ``give_up="proceed"`` what is done stays as it is. Raises `BadOption`.
+        """
+        return Flow(self, name, key=key, give_up_after=give_up_after, give_up=give_up, fail_fast=fail_fast, meta=meta)
+
+    def flow_run(self, name: str) -> FlowRun:
+        """The flow of an id, of the beginning of one, or of a key. Raises `UnknownJob`."""
+        return FlowRun(self, self.store.read(lambda: find_flow(name, self.store.buckets)))
+
+    def flows(self, status: str | None = None, limit: int = 20) -> list[FlowRow]:
+        """The newest flows, optionally of one state."""
+        return self.store.read(lambda: flow.newest(range(self.store.buckets), status, limit))
+
     def job(self, name: str) -> Job:
         """The job of an id, of the beginning of one, or of a key. Raises `UnknownJob`."""
         return Job(self, self.store.read(lambda: find(name, self.store.buckets)))
@@ -456,6 +485,20 @@ def encoder(task: Task[..., Any], new: NewJob) -> Callable[[Any, int], Wanted]:
         return item_key(task, item, payload), payload
 
     return keyed
+
+
+def find_flow(name: str, buckets: int) -> Txn[str]:
+    """The one flow that ``name`` means: an id, its beginning, or a key. Raises `UnknownJob`."""
+    if not name or not name.isprintable():
+        raise UnknownJob(f"{name!r} names no flow: give an id, the beginning of one, or a key")
+    keyed = identity.keyed_flow_id(name)
+    if (yield from flow.row(identity.bucket_of(keyed, buckets), keyed)) is not None:
+        return keyed
+    found = yield from flow.like(range(buckets), name)
+    if len(found) != 1:
+        several = f"begins several ids ({', '.join(found)}): give more of it" if found else "names no flow"
+        raise UnknownJob(f"{name!r} {several}; `fanin flows` lists them")
+    return found[0]
 
 
 def find(name: str, buckets: int) -> Txn[str]:

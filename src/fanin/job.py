@@ -68,7 +68,7 @@ class Job:
         `WaitTimeout`; the job goes on.
         """
         limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        with _LocalWorker(self._app, self._run if run is None else run) as worker:
+        with LocalWorker(self._app, self._run if run is None else run) as worker:
             if progress:
                 from fanin.runtime.progress import watch
 
@@ -78,7 +78,7 @@ class Job:
                     pass
         return self
 
-    def _polls(self, limit: float | None, worker: _LocalWorker) -> Iterator[Progress]:
+    def _polls(self, limit: float | None, worker: LocalWorker) -> Iterator[Progress]:
         pause = SOONEST_SECONDS
         while True:
             found = self.progress()
@@ -191,7 +191,7 @@ def check_parts(parts: Sequence[int] | None) -> None:
             raise BadOption(f"parts: {idx!r} is no index of a part; give whole numbers from 0")
 
 
-class _LocalWorker:
+class LocalWorker:
     """A worker in a thread of this process, for as long as somebody waits."""
 
     def __init__(self, app: Application, wanted: bool) -> None:
@@ -213,7 +213,7 @@ class _LocalWorker:
         if self._problem is not None:
             raise self._problem
 
-    def __enter__(self) -> _LocalWorker:
+    def __enter__(self) -> LocalWorker:
         if self._thread is not None:
             self._thread.start()
         return self

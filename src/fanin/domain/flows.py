@@ -54,6 +54,49 @@ class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = "default"
 
 
+class FlowRow(msgspec.Struct, frozen=True):
+    """A flow as it stands in the database. ``running`` counts the steps (or undos) whose job goes on; ``failures`` the
+    steps that failed without another that provides for it; ``cause`` says why it did not complete."""
+
+    id: str
+    bucket: int
+    name: str
+    key: str | None
+    status: str
+    cause: str | None
+    reason: str | None
+    run: int
+    running: int
+    failures: int
+    meta: str | None
+    created_at: float
+    give_up_at: float | None
+    finished_at: float | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it moves any more. One that needs attention waits for a person."""
+        return self.status not in LIVE
+
+
+class StepRow(msgspec.Struct, frozen=True):
+    """A step as it stands in the database. ``after`` and ``needs``: the numbers of the steps before it, and how many of
+    them have not ended."""
+
+    n: int
+    name: str
+    status: str
+    needs: int
+    condition: str
+    after: list[int]
+    spec: StepSpec
+    undo: Undo | None
+    job_id: str | None
+    undo_job_id: str | None
+    ended_no: int | None
+    note: str | None
+
+
 def starts(condition: str, ends: Collection[str]) -> bool:
     """Whether a step with this condition starts, now that all steps before it have ended so (``done``, ``failed`` or
     ``skipped``)."""

@@ -6,6 +6,8 @@ JOB_WIDTH_PARTS = 10_000_000
 """Parts of one job, unless the application sets a lower ``max_parts``."""
 INDEX_PARTS = 2 * JOB_WIDTH_PARTS
 """Indexes of the parts of one job: those that a part spawns come after all that may be planned."""
+FLOW_STEPS = 10_000
+"""Steps of one flow."""
 JOB_DEPTH_LEVELS = 50
 """How deep a job may stand below the one that was submitted from outside any handler."""
 PAYLOAD_BYTES = 1_000_000

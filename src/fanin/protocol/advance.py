@@ -1,5 +1,5 @@
-"""T15: a job that runs a step of a flow has ended. Under the flow's lock: what follows starts, or the flow ends, or what
-has been done is undone, step by step in the reverse order.
+"""T15: a job that runs a step of a flow has ended. Under the flow's lock: what follows it starts, or the flow ends, or
+what has been done is undone, step by step in the reverse order.
 
     advance -> the step has its end
             -> the steps that waited for it alone start, or are skipped
@@ -146,9 +146,12 @@ def _ended(flow: Flow, end: Moved) -> Txn[None]:
 
 def _undone(flow: Flow, end: Moved, where: dict[str, Any]) -> Txn[None]:
     """It was an undo; or a job that was run again by hand, which moves nothing."""
-    if not (yield SQL.end_undo(**where, status="undone" if end.completed else "undo_failed")):
+    rows = yield SQL.end_undo(**where, status="undone" if end.completed else "undo_failed")
+    if not rows:
         return
     flow.running -= 1
+    if end.completed:
+        yield SQL.reverse_effects(bucket=flow.bucket, job_id=rows[0][0])
     if not end.completed:
         flow.reason = end.said
         yield from _finish(flow, "needs_attention")
@@ -178,7 +181,9 @@ def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str)
         one((yield SQL.skip_step(bucket=flow.bucket, flow_id=flow.id, n=n)))
         return False
     order = {number: place for place, number in enumerate(numbers)}
-    facts = [_facts(row) for row in sorted(before, key=lambda row: order[row[0]])]
+    facts = []
+    for row in sorted(before, key=lambda row: order[row[0]]):
+        facts.append((yield from _facts(flow, row)))
     job_id = identity.step_id(flow.id, n)
     one((yield SQL.start_step(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=job_id)))
     said = msgspec.json.decode(spec, type=StepSpec)
@@ -199,10 +204,10 @@ def _begin_undo(flow: Flow, n: int, name: str, undo: Undo, job_id: str) -> Txn[N
     """One part for each part of the step that succeeded, by `EXPAND`, like any step that maps over another."""
     undo_id = identity.undo_id(flow.id, n)
     one((yield SQL.begin_undo(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=undo_id)))
-    rows = yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=[n])
+    source = yield from _facts(flow, one((yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=[n]))))
     spec = Spec(task=EXPAND, step=f"undo/{name}", queue=undo.queue)
     flow.running += 1
-    flow.born.append(_job(flow, n, undo_id, spec, payload_of(StepSpec(spec, plan=undo.plan), [_facts(one(rows))])))
+    flow.born.append(_job(flow, n, undo_id, spec, payload_of(StepSpec(spec, plan=undo.plan), [source])))
 
 
 def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
@@ -212,6 +217,13 @@ def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
 def _cancel_effects(flow: Flow, job_id: str) -> Txn[None]:
     """What nobody has called yet is not called any more, before it is looked whether there is anything to undo."""
     yield SQL.cancel_effects(bucket=flow.bucket, job_id=job_id)
+
+
+def unsure(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:
+    """(key, status) of an effect of the job, or of one nested below it, that may still be done, or may have been."""
+    for found, idx, name, status in (yield SQL.unsure(bucket=bucket, job_id=job_id)):
+        return identity.effect_key(found, idx, name), status
+    return None
 
 
 def _finish(flow: Flow, status: str) -> Txn[None]:
@@ -229,11 +241,16 @@ def _finish(flow: Flow, status: str) -> Txn[None]:
     flow.said.append((key, kind, flow.events, _json(payload)))
 
 
-def _facts(row: Row) -> dict[str, Any] | None:
-    """What a `Joined` is told of the job of a step; None for a step that was skipped."""
-    _, _, job_id, run, status, outcome, reason, succeeded, failed, abandoned, task = row
+def _facts(flow: Flow, row: Row) -> Txn[dict[str, Any] | None]:
+    """What a `Joined` is told of the job of a step; None for a step that was skipped.
+
+    Of a step that maps over another, it is the job that its own job has made.
+    """
+    _, _, job_id, *_, task = row
     if job_id is None:
         return None
+    made = (yield SQL.nested(bucket=flow.bucket, id=identity.nested_id(job_id, 0))) if task == EXPAND else []
+    job_id, run, status, outcome, reason, succeeded, failed, abandoned, task = made[0] if made else row[2:]
     return {
         "job_id": job_id, "run": run, "status": status, "outcome": outcome, "reason": reason,
         "succeeded": succeeded, "failed": failed, "abandoned": abandoned, "task": task,

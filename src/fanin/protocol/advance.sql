@@ -19,7 +19,7 @@ RETURNING leads_to;
 -- So does what undoes it.
 UPDATE fanin.flow_step SET status = :status
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' AND undo_job_id = :job_id
-RETURNING name;
+RETURNING job_id;
 
 -- name: need_less
 -- One of the steps that these wait for has ended. Which of them wait for no other.
@@ -47,6 +47,11 @@ WHERE s.bucket = :bucket AND s.flow_id = :flow_id
     AND s.n IN (SELECT value FROM json_each(:steps)) --lite
 ORDER BY s.n;
 
+-- name: nested
+-- The job that a mapping step made, which its own job ended with.
+SELECT id, run, status, outcome, reason, succeeded_parts, failed_parts, abandoned_parts, task FROM fanin.job
+WHERE bucket = :bucket AND id = :id;
+
 -- name: start_step
 -- Its job is made in this transaction.
 UPDATE fanin.flow_step SET status = 'running', job_id = :job_id
@@ -71,17 +76,49 @@ WHERE bucket = :bucket AND flow_id = :flow_id AND status IN ('done', 'failed')
 ORDER BY ended_no DESC LIMIT 1;
 
 -- name: took_effect
--- Whether the step has left anything behind: parts that succeeded, jobs nested in its own, or effects that were called.
-SELECT EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id AND j.succeeded_parts > 0)
-    OR EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = :bucket AND j.waiter_id = :job_id)
-    OR EXISTS (SELECT 1 FROM fanin.effect AS e WHERE e.bucket = :bucket AND e.job_id = :job_id
-        AND e.status NOT IN ('registered', 'cancelled'));
+-- Whether the job of a step, or one nested below it, has left anything behind: parts that succeeded, or effects that
+-- were called.
+WITH RECURSIVE family (id) AS (
+    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL
+    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+)
+SELECT EXISTS (SELECT 1 FROM family AS f JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = f.id
+        WHERE s.succeeded > 0)
+    OR EXISTS (SELECT 1 FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
+        WHERE e.status NOT IN ('registered', 'cancelled'));
+
+-- name: unsure
+-- An effect of the family of which it is not known yet whether it was done, or will be.
+WITH RECURSIVE family (id) AS (
+    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL
+    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+)
+SELECT e.job_id, e.idx, e.name, e.status FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
+WHERE e.status IN ('registered', 'calling', 'unknown') LIMIT 1;
 
 -- name: cancel_effects
--- What nobody has called yet of the job's effects is not called any more.
-UPDATE fanin.effect SET status = 'cancelled', settled_at = fanin.clock()
-WHERE bucket = :bucket AND job_id = :job_id AND status = 'registered' AND NOT doubtful
-RETURNING idx, name;
+-- What nobody has called yet is not called any more.
+WITH RECURSIVE family (id) AS (
+    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL
+    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+)
+UPDATE fanin.effect AS e SET status = 'cancelled', settled_at = fanin.clock()
+WHERE e.bucket = :bucket AND e.job_id IN (SELECT f.id FROM family AS f) AND e.status = 'registered' AND NOT e.doubtful
+RETURNING e.idx;
+
+-- name: reverse_effects
+-- What was done has been undone.
+WITH RECURSIVE family (id) AS (
+    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL
+    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+)
+UPDATE fanin.effect AS e SET status = 'reversed', settled_at = fanin.clock()
+WHERE e.bucket = :bucket AND e.job_id IN (SELECT f.id FROM family AS f) AND e.status = 'done'
+RETURNING e.idx;
 
 -- name: begin_undo
 -- What undoes it is made in this transaction.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from fanin.domain import flows, limits
 from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
+from fanin.domain.flows import FlowRow, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob
 from fanin.protocol import advance, redrive, submit
 from fanin.protocol.advance import Flow
@@ -169,6 +170,43 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
     flow.status = "compensating"
     flow.running += 1
     yield from flow.save()
+
+
+def row(bucket: int, flow_id: str) -> Txn[FlowRow | None]:
+    """One flow."""
+    rows = yield SQL.row(bucket=bucket, id=flow_id)
+    return FlowRow(*rows[0]) if rows else None
+
+
+def newest(buckets: Iterable[int], status: str | None, limit: int) -> Txn[list[FlowRow]]:
+    """The newest flows over all buckets, optionally of one state."""
+    found: list[FlowRow] = []
+    for bucket in buckets:
+        found += [FlowRow(*one) for one in (yield SQL.newest(bucket=bucket, status=status, limit=limit))]
+    return sorted(found, key=lambda flow: (flow.created_at, flow.id), reverse=True)[:limit]
+
+
+def like(buckets: Iterable[int], text: str) -> Txn[list[str]]:
+    """At most a few ids of flows that begin with ``text``."""
+    prefix = text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
+    found: list[str] = []
+    for bucket in buckets:
+        found += [flow_id for (flow_id,) in (yield SQL.like(bucket=bucket, prefix=prefix))]
+    return found
+
+
+def steps(bucket: int, flow_id: str) -> Txn[list[StepRow]]:
+    """The steps of a flow, in the order in which they were declared."""
+    return [
+        StepRow(
+            n, name, status, needs, condition, msgspec.json.decode(after, type=list[int]),
+            msgspec.json.decode(spec, type=StepSpec), msgspec.json.decode(undo, type=Undo) if undo else None, job_id,
+            undo_job_id, ended_no, note,
+        )
+        for n, name, status, needs, condition, after, spec, undo, job_id, undo_job_id, ended_no, note in (
+            yield SQL.step_rows(bucket=bucket, flow_id=flow_id)
+        )
+    ]  # fmt: skip
 
 
 def _go_on(flow: Flow) -> Txn[None]:

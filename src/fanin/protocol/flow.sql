@@ -101,3 +101,24 @@ SELECT n, status, undo_job_id FROM fanin.flow_step WHERE bucket = :bucket AND fl
 UPDATE fanin.flow_step SET status = 'undoing'
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undo_failed'
 RETURNING n;
+
+-- name: row
+-- One flow, for people.
+SELECT id, bucket, name, key, status, cause, reason, run, running, failures, meta, created_at, give_up_at, finished_at
+FROM fanin.flow WHERE bucket = :bucket AND id = :id;
+
+-- name: newest
+-- The newest flows of a bucket, optionally of one state.
+SELECT id, bucket, name, key, status, cause, reason, run, running, failures, meta, created_at, give_up_at, finished_at
+FROM fanin.flow WHERE bucket = :bucket AND created_at > 0 AND (:status::text IS NULL OR status = :status) --pg
+FROM fanin.flow WHERE bucket = :bucket AND created_at > 0 AND (:status IS NULL OR status = :status) --lite
+ORDER BY created_at DESC LIMIT :limit;
+
+-- name: like
+-- Flows whose id begins so.
+SELECT id FROM fanin.flow WHERE bucket = :bucket AND CAST(id AS text) LIKE :prefix ESCAPE '!' ORDER BY id LIMIT 3;
+
+-- name: step_rows
+-- The steps of a flow, for people.
+SELECT n, name, status, needs, condition, after, spec, undo, job_id, undo_job_id, ended_no, note
+FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id ORDER BY n;

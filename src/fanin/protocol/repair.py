@@ -44,6 +44,12 @@ CHECKS: dict[str, str] = {
     "k1": "The job of a slot is a job of its schedule.",
     "k2": "No slot is decided beyond its schedule's mark.",
     "k3": "Each slot that was fired has a job of its own.",
+    "w1": "A flow counts the steps whose job goes on.",
+    "w2": "The job of a step that runs goes on, and so does what undoes one.",
+    "w3": "An ended flow has no step that runs, waits or is being undone.",
+    "w4": "A compensated flow has undone, or found nothing to undo in, all that had ended.",
+    "w5": "Each run of a flow that ended has exactly one event, a run that goes on has none.",
+    "e5": "Nothing is undone while it is not known whether an effect of it was done.",
     "i7": "A live part is ready, or waits for a stated moment.",
 }
 """Name of the query to the sentence that it checks; the order is the order of the report."""

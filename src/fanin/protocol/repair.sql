@@ -261,6 +261,47 @@ SELECT j.id, j.waiter_id, j.waiter_idx FROM fanin.job AS j
 JOIN fanin.part AS p ON p.bucket = j.bucket AND p.job_id = j.waiter_id AND p.idx = j.waiter_idx
 WHERE j.waiter_id IS NOT NULL AND j.status IN ('open', 'running') AND p.nested_id IS NULL;
 
+-- name: w1
+-- all buckets
+-- A flow counts the steps whose job goes on.
+SELECT f.id, f.status, f.running FROM fanin.flow AS f WHERE f.running <> (SELECT count(*) FROM fanin.flow_step AS s
+    WHERE s.bucket = f.bucket AND s.flow_id = f.id AND s.status IN ('running', 'undoing'));
+
+-- name: w2
+-- all buckets
+-- The job of a step that runs goes on, and so does what undoes one.
+SELECT s.flow_id, s.name, s.status FROM fanin.flow_step AS s WHERE s.status IN ('running', 'undoing') AND NOT EXISTS
+    (SELECT 1 FROM fanin.job AS j WHERE j.bucket = s.bucket AND j.status IN ('open', 'running')
+        AND j.id = CASE WHEN s.status = 'running' THEN s.job_id ELSE s.undo_job_id END);
+
+-- name: w3
+-- all buckets
+-- An ended flow has no step that runs, waits or is being undone.
+SELECT f.id, f.status, s.name, s.status AS step_status FROM fanin.flow AS f
+JOIN fanin.flow_step AS s ON s.bucket = f.bucket AND s.flow_id = f.id
+WHERE f.status NOT IN ('running', 'ending', 'compensating') AND s.status IN ('running', 'waiting', 'undoing');
+
+-- name: w4
+-- all buckets
+-- A compensated flow has undone, or found nothing to undo in, all that had ended.
+SELECT f.id, s.name, s.status FROM fanin.flow AS f
+JOIN fanin.flow_step AS s ON s.bucket = f.bucket AND s.flow_id = f.id
+WHERE f.status = 'compensated' AND s.status NOT IN ('undone', 'nothing_to_undo', 'skipped');
+
+-- name: w5
+-- all buckets
+-- Each run of a flow that ended has exactly one event, a run that goes on has none.
+SELECT f.id, f.run, f.status FROM fanin.flow AS f WHERE (SELECT count(*) FROM fanin.outbox AS o
+    WHERE o.bucket = f.bucket AND o.job_id = f.id AND o.type = 'flow.finished')
+    <> f.run - (CASE WHEN f.status IN ('completed', 'failed', 'cancelled', 'compensated') THEN 0 ELSE 1 END);
+
+-- name: e5
+-- all buckets
+-- Nothing is undone while it is not known whether an effect of it was done.
+SELECT s.flow_id, s.name, e.job_id, e.idx, e.name AS effect, e.status FROM fanin.flow_step AS s
+JOIN fanin.effect AS e ON e.bucket = s.bucket AND e.job_id = s.job_id
+WHERE s.status = 'undone' AND e.status IN ('registered', 'calling', 'unknown');
+
 -- name: i7
 -- all buckets
 -- A live part is ready, or waits for a stated moment.

@@ -206,6 +206,24 @@ class Signature:
         return args, kwargs
 
 
+def _plain_runs(items: Iterable[Any]) -> Iterator[tuple[list[Any], bool]]:
+    """The items in short runs, all plain values or none of them; nothing large is read ahead."""
+    run: list[Any] = []
+    for item in items:
+        if type(item) in _SCALARS or (type(item) is str and len(item) <= PLAIN_CHARS):
+            run.append(item)
+            if len(run) == PLAIN_RUN:
+                yield run, True
+                run = []
+        else:
+            if run:
+                yield run, True
+                run = []
+            yield [item], False
+    if run:
+        yield run, True
+
+
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The evaluated annotations; an unresolvable one is an error at the decoration, not in the worker."""
     try:

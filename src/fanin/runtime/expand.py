@@ -10,7 +10,7 @@ import msgspec
 from fanin.domain.errors import Permanent, RetryLater
 from fanin.domain.flows import EXPAND, Plan
 from fanin.domain.model import NESTED
-from fanin.protocol import effect, read
+from fanin.protocol import advance
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import texts
 from fanin.runtime.outputs import LARGE, large_result
@@ -23,7 +23,7 @@ UNSURE_SECONDS = 5.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The one argument: what to make of which ended jobs (the facts of a `Joined`; None for a step that was skipped)."""
+    """The one argument: what to make, of which ended jobs (the facts of each; None for a step that was skipped)."""
 
     plan: Plan
     sources: list[dict[str, Any] | None]
@@ -67,16 +67,16 @@ def results_below(store: Store, job_id: str) -> Iterator[str]:
 
 def _refuse_unsure(store: Store, job_id: str) -> None:
     """Nothing is undone while it is not known whether it was done."""
-    job = store.read(lambda: read.job(store.bucket(job_id), job_id))
-    assert job is not None, f"there is no job {job_id}"
-    for found in store.read(lambda: effect.of_job(job.bucket, job_id)):
-        if found.status in ("registered", "calling"):
-            raise RetryLater(f"effect {found.key} is being called", UNSURE_SECONDS)
-        if found.status == "unknown":
-            raise Permanent(
-                f"it is not known whether effect {found.key} was done: say so with `fanin effects settle`, then "
-                "`fanin saga retry`"
-            )
+    found = store.read(lambda: advance.unsure(store.bucket(job_id), job_id))
+    if found is None:
+        return
+    key, status = found
+    if status == "unknown":
+        raise Permanent(
+            f"it is not known whether effect {key} was done: say so with `fanin effects settle`, then call "
+            "`fanin saga retry`"
+        )
+    raise RetryLater(UNSURE_SECONDS, f"effect {key} is being called")
 
 
 BUILT_IN: dict[str, Task[..., Any]] = {EXPAND: Task(_expand, name=EXPAND, attempts=100)}

@@ -38,6 +38,11 @@ class Part:
         self._children = itertools.count()
 
     @property
+    def store(self) -> Store:
+        """The database, for built-in tasks."""
+        return self._store
+
+    @property
     def job_id(self) -> str:
         return self._claim.job_id
 

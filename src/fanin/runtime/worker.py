@@ -23,6 +23,7 @@ from fanin.protocol.steps import Txn
 from fanin.runtime import purge, sweeper
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
+from fanin.runtime.expand import BUILT_IN
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
@@ -72,8 +73,8 @@ class Worker:
         if any(task.mode == "process" for task in app.tasks.values()):
             require_pebble()
         self.store = app.store
-        self.tasks = app.tasks
         self._schedules = app.schedules
+        self.tasks = {**BUILT_IN, **app.tasks}
         self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
         self.concurrency = concurrency
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(16**4):04x}"
@@ -81,7 +82,7 @@ class Worker:
         self.grace = grace
         self.on_part = on_part
         self.retain = retain
-        leases = {task.name: task.lease for task in app.tasks.values()}
+        leases = {task.name: task.lease for task in self.tasks.values()}
         self._settling = Settling(self.store, self.queues, leases, self.name)
         self._held: dict[tuple[str, int, int], Running] = {}
         self._done: deque[tuple[Running, Outcome]] = deque()

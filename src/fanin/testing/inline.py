@@ -19,6 +19,7 @@ from fanin.domain.model import Claim, Report, Settled, Verdict
 from fanin.protocol import finish, lease
 from fanin.runtime import outcome, part, upkeep
 from fanin.runtime.executors import run_handler
+from fanin.runtime.expand import BUILT_IN
 from fanin.runtime.joined import join
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.part import Part
@@ -84,7 +85,8 @@ class Inline:
         self.clock = Clock(app.store)
         self.ahead = 0.0
         """Seconds by which the clock has been moved."""
-        self._leases = {task.name: task.lease for task in app.tasks.values()}
+        self._tasks = {**BUILT_IN, **app.tasks}
+        self._leases = {task.name: task.lease for task in self._tasks.values()}
         self._queues = sorted({"default", *(task.queue for task in app.tasks.values())})
 
     def claim(self) -> Attempt | None:
@@ -106,7 +108,7 @@ class Inline:
 
     def lose(self, attempt: Attempt) -> None:
         """Let the attempt's lease run out, as if its worker had died or stalled. Its handler's deeds remain."""
-        self.skip(self.app.tasks[attempt._claim.task].lease + _A_MOMENT_SECONDS)
+        self.skip(self._tasks[attempt._claim.task].lease + _A_MOMENT_SECONDS)
 
     def run_until_idle(self, *, deliver_twice: bool = False, most: int = MOST_ATTEMPTS) -> int:
         """Run parts until none is left, skipping over every delay. Returns the number of attempts.
@@ -156,7 +158,7 @@ class Inline:
         return True
 
     def _handle(self, claim: Claim) -> Outcome:
-        task = self.app.tasks[claim.task]
+        task = self._tasks[claim.task]
         own = Part(claim, task.lease, self.app.store, task)
         if task.mode != "async":
             return run_handler(task, claim, own, self.app.store)

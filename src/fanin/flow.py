@@ -1,0 +1,425 @@
+"""Flows: steps that follow one another by a plan, declared as a whole and checked before anything is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fanin.domain import flows, identity, limits
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
+from fanin.domain.flows import EXPAND, FlowRow, Plan, StepRow, StepSpec, Undo
+from fanin.domain.model import NewJob, Spec
+from fanin.domain.policy import check_quorum, make_policy
+from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, LocalWorker
+from fanin.protocol import close, flow, read
+from fanin.protocol.advance import payload_of
+from fanin.protocol.flow import NewFlow, NewStep
+from fanin.runtime.codec import encode
+from fanin.runtime.fanout import SUCCESSOR_PRIORITY
+from fanin.runtime.payloads import Spool
+from fanin.runtime.task import Task, check_attempts, check_name, check_priority
+
+if TYPE_CHECKING:
+    from fanin.app import App
+
+
+class Manual(msgspec.Struct, frozen=True):
+    """What a person has to do to undo a step."""
+
+    text: str
+
+
+def manual(text: str) -> Manual:
+    """For ``undo=``: nothing is run; the flow needs attention, and `fanin saga` shows the text. Raises `BadOption`."""
+    if not text.strip() or len(text) > limits.REASON_CHARS:
+        raise BadOption(f"manual({text[:40]!r}): say in 1 to {limits.REASON_CHARS} characters what is to be done")
+    return Manual(text)
+
+
+class Step:
+    """One step of a flow that is being declared. Give it to ``after=``, or to `Flow.map` in the place of items."""
+
+    def __init__(self, name: str, task: Task[..., Any], many: bool, after: list[Step | str], spec: StepSpec) -> None:
+        self.name = name
+        self.task = task
+        self.many = many
+        self.after = after
+        self.spec = spec
+        self.condition = "ok"
+        self.undo: Undo | None = None
+        self.spool: Spool | None = None
+        self.policy = "{}"
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}: {self.task.name}>"
+
+
+class Flow:
+    """A plan of steps. Nothing is written before `start`.
+
+    Made by `App.flow`. A step starts when all steps that stand before it (``after``) have ended, and only then.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        *,
+        key: str | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        fail_fast: bool = True,
+        meta: Any = None,
+    ) -> None:
+        self._app = app
+        self.name = check_name(name, "flow name")
+        if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
+            raise BadOption(f"key={key!r}: use 1 to {limits.KEY_CHARS} printable characters, or None")
+        if give_up not in ("proceed", "abandon"):
+            raise BadOption(f"give_up={give_up!r}: 'proceed' (what is done stays) or 'abandon' (it is undone)")
+        self.key = key
+        self._give_up_after = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        self._give_up = give_up
+        self._fail_fast = bool(fail_fast)
+        self._meta = None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES)
+        self._steps: dict[str, Step] = {}
+
+    def step(
+        self,
+        task: Task[..., Any],
+        *args: Any,
+        name: str | None = None,
+        after: Step | str | Sequence[Step | str] = (),
+        on: str = "ok",
+        undo: Task[..., Any] | Manual | None = None,
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        give_up_after: Duration | None = None,
+    ) -> Step:
+        """One call of ``task``. Its parameters that are annotated `Joined` receive the steps in ``after``, in that
+        order (None for one that was skipped); ``args`` are the others.
+
+        on: start if all steps before it were ``"ok"``, if one ``"failed"``, or for ``"any"`` end. undo: the task that
+        takes the step's result back when the flow fails, or `manual`. give_up_after: from the moment when the step
+        starts. Raises `BadOption`, `BadPayload`.
+        """
+        self._app._own(task)
+        before = _steps(after)
+        joins = task.signature.joins
+        if joins and len(joins) != len(before):
+            raise BadOption(
+                f"task {task.name} joins {len(joins)} steps, but after= names {len(before)}: give one for each of its "
+                "parameters that are annotated Joined, in their order"
+            )
+        spec = StepSpec(
+            self._spec(task.name, queue or task.queue, attempts or task.attempts, task, priority, give_up_after),
+            call=task.signature.encode_rest(args, {}),
+            joins=bool(joins),
+        )
+        return self._add(Step(self._free(name, task), task, False, before, spec), on, undo)
+
+    def map(
+        self,
+        task: Task[..., Any],
+        items: Step | Iterable[Any],
+        *,
+        name: str | None = None,
+        after: Step | str | Sequence[Step | str] = (),
+        on: str = "ok",
+        undo: Task[..., Any] | Manual | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+    ) -> Step:
+        """One part of ``task`` for each item.
+
+        For the items, another step may stand: then a part is made for each of its results, or, where it is a single
+        call, for each item of the list that it returned.
+
+        For the other options see `step` and `App.map`; undo is run for each part that has succeeded.
+        """
+        self._app._own(task)
+        policy = msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode()
+        wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        before = _steps(after)
+        plan = Plan(
+            task=task.name, what="given", queue=check_name(queue or task.queue, "queue"),
+            attempts=check_attempts(attempts or task.attempts), policy=policy, give_up_after=wait,
+            priority=check_priority(task.priority if priority is None else priority),
+        )  # fmt: skip
+        spool = None
+        if isinstance(items, Step):
+            plan = msgspec.structs.replace(plan, what="results" if items.many else "items")
+            before = [items, *(step for step in before if step is not items)]
+            _check_types(items, task)
+        else:
+            spool = Spool(task.signature.encode_items(items), self._app.max_parts)
+            check_quorum(quorum, len(spool))
+            if before:
+                plan = msgspec.structs.replace(plan, given=_few(spool, task))
+        spec = StepSpec(self._spec(EXPAND, plan.queue, limits.ATTEMPTS, task, priority, None), plan=plan)
+        step = Step(self._free(name, task), task, True, before, spec)
+        step.spool, step.policy = (None if before else spool), policy
+        return self._add(step, on, undo)
+
+    def start(self, *, within: Any = None, run: bool = False) -> FlowRun:
+        """Check the plan, write all of it in one transaction, and start the steps that stand first.
+
+        within: a connection whose open transaction shall hold the flow. run: let `FlowRun.wait` run it in this process.
+        Raises `BadOption`, `LimitExceeded`, `KeyConflict` before anything is written.
+        """
+        new = self._new()
+        if within is None:
+            self._app.store.run(lambda: flow.create(new))
+        else:
+            self._app.store.run_in(within, flow.create(new))
+        return FlowRun(self._app, new.id, run=run)
+
+    def _new(self) -> NewFlow:
+        if not self._steps:
+            raise BadOption(f"flow {self.name!r} has no steps: declare them with flow.step and flow.map")
+        if len(self._steps) > limits.FLOW_STEPS:
+            raise LimitExceeded(f"flow {self.name!r} has {len(self._steps)} steps, the limit is {limits.FLOW_STEPS}")
+        named = {step.name: [self._named(one, step) for one in step.after] for step in self._steps.values()}
+        flows.check_order(named)
+        flow_id = identity.keyed_flow_id(self.key) if self.key is not None else identity.new_job_id()
+        bucket = self._app.store.bucket(flow_id)
+        number = {name: n for n, name in enumerate(self._steps)}
+        hashed = identity.request_hash(self.name.encode(), str((self._fail_fast, self._give_up_after)).encode())
+        jobs, steps = [], []
+        for name, step in self._steps.items():
+            n, after = number[name], [number[one] for one in named[name]]
+            behind = [number[other] for other, before in named.items() if name in before]
+            job_id = None if after else identity.step_id(flow_id, n)
+            if job_id is not None:
+                jobs.append(_first_job(step, job_id, bucket, flow_id, n))
+            spec, undo = (msgspec.json.encode(one).decode() for one in (step.spec, step.undo))
+            digest = step.spool.digest if step.spool is not None else ""
+            for piece in (name, spec, undo, step.condition, str(after), digest):
+                hashed.update(piece.encode() + b"\0")
+            steps.append(
+                NewStep(n, name, step.condition, after, behind, spec, None if step.undo is None else undo, job_id)
+            )
+        return NewFlow(
+            id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,
+            jobs=jobs, fail_fast=self._fail_fast, give_up_policy=self._give_up, give_up_after=self._give_up_after,
+            meta=self._meta,
+        )  # fmt: skip
+
+    def _named(self, one: Step | str, of: Step) -> str:
+        name = one if isinstance(one, str) else one.name
+        if name not in self._steps or (isinstance(one, Step) and self._steps[name] is not one):
+            raise BadOption(f"step {of.name!r} stands after {name!r}, which is no step of flow {self.name!r}")
+        return name
+
+    def _free(self, name: str | None, task: Task[..., Any]) -> str:
+        if name is not None:
+            if name in self._steps:
+                raise BadOption(f"flow {self.name!r} has a step {name!r} already: choose another name=")
+            return check_name(name, "step name")
+        short = task.name.rpartition(".")[2]
+        taken = [short, *(f"{short}-{n}" for n in range(2, len(self._steps) + 2))]
+        return next(one for one in taken if one not in self._steps)
+
+    def _spec(
+        self, name: str, queue: str, attempts: int, task: Task[..., Any], priority: int | None, wait: Duration | None
+    ) -> Spec:
+        rank = task.priority if priority is None else check_priority(priority)
+        return Spec(
+            task=name, step="step", queue=check_name(queue, "queue"), attempts=check_attempts(attempts),
+            priority=min(rank + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX),
+            give_up_after=None if wait is None else seconds(wait, "give_up_after"),
+        )  # fmt: skip
+
+    def _add(self, step: Step, on: str, undo: Task[..., Any] | Manual | None) -> Step:
+        if on not in flows.CONDITIONS:
+            raise BadOption(f"on={on!r}: give one of {', '.join(flows.CONDITIONS)}")
+        if on != "ok" and not step.after:
+            raise BadOption(f"on={on!r} of step {step.name!r}: it stands after no other, so it starts at once")
+        step.condition = on
+        if isinstance(undo, Manual):
+            step.undo = Undo(manual=undo.text)
+        elif undo is not None:
+            self._app._own(undo)
+            step.undo = Undo(Plan(undo.name, "undo", undo.queue, undo.attempts, undo.priority), queue=undo.queue)
+        self._steps[step.name] = step
+        return step
+
+
+class FlowRun:
+    """A flow that was started."""
+
+    def __init__(self, app: App, flow_id: str, run: bool = False) -> None:
+        self._app = app
+        self._run = run
+        self.id = flow_id
+        self._bucket = app.store.bucket(flow_id)
+
+    def row(self) -> FlowRow:
+        """All of the flow's own row. Raises `UnknownJob`."""
+        found = self._app.store.read(lambda: flow.row(self._bucket, self.id))
+        if found is None:
+            raise UnknownJob(f"there is no flow {self.id}")
+        return found
+
+    @property
+    def status(self) -> str:
+        return self.row().status
+
+    def steps(self) -> list[StepRow]:
+        """The steps as they stand, in the order in which they were declared."""
+        return self._app.store.read(lambda: flow.steps(self._bucket, self.id))
+
+    def job(self, step: str) -> Job:
+        """The job of a step that has started. Raises `UnknownJob`."""
+        for found in self.steps():
+            if found.name == step:
+                if found.job_id is None:
+                    raise UnknownJob(f"step {step!r} of flow {self.id} is {found.status}: it has no job yet")
+                return Job(self._app, self._made_by(found.job_id), run=self._run)
+        raise UnknownJob(f"flow {self.id} has no step {step!r}: it has {', '.join(s.name for s in self.steps())}")
+
+    def _made_by(self, job_id: str) -> str:
+        """A step that maps over another has a job of one part, which makes the one that is meant."""
+        made = identity.nested_id(job_id, 0)
+        first = self._app.store.read(lambda: read.job(self._bucket, job_id))
+        if first is None or first.task != EXPAND or self._app.store.read(lambda: read.job(self._bucket, made)) is None:
+            return job_id
+        return made
+
+    def jobs(self) -> Iterator[Job]:
+        """The jobs of all steps that have started, and of what undoes them."""
+        for step in self.steps():
+            for job_id in (step.job_id, step.undo_job_id):
+                if job_id is not None:
+                    yield Job(self._app, job_id)
+
+    def wait(self, timeout: Duration | None = None) -> FlowRun:
+        """Wait until the flow has ended, or needs attention. Raises `WaitTimeout`."""
+        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        pause = SOONEST_SECONDS
+        with LocalWorker(self._app, self._run) as worker:
+            while not (found := self.row()).ended:
+                worker.check()
+                if limit is not None and time.monotonic() >= limit:
+                    raise WaitTimeout(f"flow {self.id} is {found.status} after the time given; it goes on")
+                time.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
+                pause = min(pause * 1.3, LATEST_SECONDS)
+        return self
+
+    def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
+        """Wait, and return the result of a step: by default of the only one that no other follows.
+
+        Raises `JobFailed` if the flow did not complete, `BadOption` if it is not clear which step is meant.
+        """
+        found = self.wait(timeout).row()
+        if found.status != "completed":
+            raise JobFailed(f"flow {self.id} {found.status}: {found.reason or found.cause}")
+        if step is None:
+            steps = self.steps()
+            followed = {n for one in steps for n in one.after}
+            last = [one.name for one in steps if one.n not in followed]
+            if len(last) != 1:
+                raise BadOption(f"several steps are the last ones: {', '.join(last)}. Say which: result(step=…)")
+            step = last[0]
+        return self.job(step).result()
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Stop the flow: nothing more starts, what runs is cancelled, and what is done is undone where its step says
+        how. False if it did not run any more."""
+        stopped = self._app.store.run(lambda: flow.cancel(self._bucket, self.id, reason))
+        for step in self.steps() if stopped else ():
+            if step.status == "running" and (job_id := step.job_id) is not None:
+                self._app.store.run(lambda: close.cancel(self._bucket, job_id, "its flow has been stopped"))
+        return stopped
+
+    def redrive(self, give_up_after: Duration | None = None) -> int:
+        """Run a flow again that failed or was cancelled, and of which nothing was undone.
+
+        Its failed steps go on with the parts that they lack, then what follows them. The number of the new run. Raises
+        `NotAllowedNow`.
+        """
+        wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        run = self.row().run
+        return self._app.store.run(lambda: flow.run_again(self._bucket, self.id, run, wait))
+
+    def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False) -> None:
+        """Say that a person has undone a step, or found nothing to undo; the undoing goes on.
+
+        Raises `NotAllowedNow`, `BadOption`.
+        """
+        status = "nothing_to_undo" if nothing_to_undo else "undone"
+        if not note.strip() or len(note) > limits.REASON_CHARS:
+            raise BadOption(f"note={note[:40]!r}: say in 1 to {limits.REASON_CHARS} characters what was done")
+        self._app.store.run(lambda: flow.resolve(self._bucket, self.id, step, status, note))
+
+    def undo_again(self, step: str) -> None:
+        """Run what failed to undo a step once more. Raises `NotAllowedNow`."""
+        self._app.store.run(lambda: flow.undo_again(self._bucket, self.id, step))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FlowRun) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<FlowRun {self.id}>"
+
+
+def _steps(after: Step | str | Sequence[Step | str]) -> list[Step | str]:
+    return [after] if isinstance(after, Step | str) else list(after)
+
+
+def _few(spool: Spool, task: Task[..., Any]) -> list[str]:
+    """Items that stand in the plan itself, because their step starts later."""
+    found = [payload for chunk in spool.chunks() for payload in chunk]
+    size = sum(map(len, found))
+    if size > limits.PAYLOAD_BYTES:
+        raise LimitExceeded(
+            f"the items of task {task.name} have {size} bytes, and {limits.PAYLOAD_BYTES} is the limit for a step that "
+            "starts later: let a step before it return them, and map over that step"
+        )
+    return found
+
+
+def _check_types(source: Step, task: Task[..., Any]) -> None:
+    """Plain types that cannot fit are found before anything runs."""
+    given, taken = source.task.signature.result.annotation, task.signature.first
+    if not source.many or taken is None or not {given, taken.annotation} <= {str, int, bool, float, bytes}:
+        return
+    if given is not taken.annotation and (given, taken.annotation) != (int, float):
+        raise BadOption(
+            f"step {source.name!r} returns {given.__name__}, and task {task.name} takes {taken.annotation.__name__}"
+        )
+
+
+def _first_job(step: Step, job_id: str, bucket: int, flow_id: str, n: int) -> tuple[NewJob, int, Any]:
+    """The job of a step that starts at once."""
+    spec, plan = step.spec.spec, step.spec.plan
+    if plan is not None and step.spool is not None:
+        new = NewJob(
+            id=job_id, bucket=bucket, task=plan.task, queue=plan.queue, priority=plan.priority,
+            attempts=plan.attempts, policy=step.policy, give_up_after=plan.give_up_after, step="step",
+            flow_id=flow_id, flow_step=n,
+        )  # fmt: skip
+        spool = step.spool
+    else:
+        new = NewJob(
+            id=job_id, bucket=bucket, task=spec.task, queue=spec.queue, priority=spec.priority, attempts=spec.attempts,
+            give_up_after=spec.give_up_after, step="step",
+            flow_id=flow_id, flow_step=n,
+        )  # fmt: skip
+        spool = Spool([payload_of(step.spec, [])], 1)
+    return spool.sealed(new), len(spool), spool.chunks

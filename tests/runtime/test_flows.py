@@ -1,0 +1,273 @@
+"""Flows: steps that follow one another, are skipped, fail, are run again, and are undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fanin
+from fanin.runtime import upkeep
+from fanin.runtime.worker import Worker
+from fanin.testing.invariants import violations
+
+
+class Book:
+    """What handlers did, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.failing: set[str] = set()
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+        if line in self.failing:
+            raise fanin.Permanent(f"{line} fails")
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+@pytest.fixture
+def t(app: fanin.App, book: Book) -> Any:
+    class Tasks:
+        @app.task(attempts=1)
+        def urls(count: int) -> list[str]:
+            book("urls")
+            return [f"u{n}" for n in range(count)]
+
+        @app.task(attempts=1)
+        def fetch(url: str) -> str:
+            book(f"fetch {url}")
+            return url + "!"
+
+        @app.task(attempts=1)
+        def parse(page: str) -> int:
+            book(f"parse {page}")
+            return len(page)
+
+        @app.task(attempts=1)
+        def total(sizes: fanin.Joined[int]) -> int:
+            book("total")
+            return sum(sizes)
+
+        @app.task(attempts=1)
+        def both(left: fanin.Joined[int], right: fanin.Joined[int], factor: int) -> int:
+            book("both")
+            return factor * ((sum(left) if left else 0) + (sum(right) if right else 0))
+
+        @app.task(attempts=1)
+        def note(text: str) -> str:
+            book(f"note {text}")
+            return text
+
+        @app.task(attempts=1)
+        def take_back(what: Any) -> None:
+            book(f"take back {what}")
+
+    return Tasks
+
+
+def work(app: fanin.App) -> None:
+    app.run_worker(until_idle=True)
+    assert violations(app.store) == []
+
+
+def states(run: fanin.FlowRun) -> dict[str, str]:
+    return {step.name: step.status for step in run.steps()}
+
+
+def test_a_split_is_mapped_and_joined(app: fanin.App, t: Any, book: Book) -> None:
+    flow = app.flow("pages")
+    found = flow.step(t.urls, 3)
+    pages = flow.map(t.fetch, found)
+    sizes = flow.map(t.parse, pages)
+    flow.step(t.total, after=sizes)
+    run = flow.start()
+    work(app)
+    assert run.status == "completed"
+    assert run.result() == 9
+    assert list(run.job("fetch").results())
+    assert book.lines.count("total") == 1
+
+
+def test_several_steps_before_one_start_it_once_when_the_last_of_them_ends(app: fanin.App, t: Any, book: Book) -> None:
+    flow = app.flow("diamond")
+    top = flow.step(t.urls, 2)
+    left = flow.map(t.parse, ["a"], name="left", after=top)
+    right = flow.map(t.parse, top, name="right")
+    flow.step(t.both, 10, after=[left, right])
+    run = flow.start()
+    work(app)
+    assert run.result() == 10 * (1 + 2 + 2)
+    assert book.lines.count("both") == 1
+
+
+def test_conditions_decide_what_follows_a_failure(app: fanin.App, t: Any, book: Book) -> None:
+    book.failing = {"note bad"}
+    flow = app.flow("conditions")
+    bad = flow.step(t.note, "bad", name="bad")
+    flow.step(t.note, "if ok", name="ok", after=bad)
+    flow.step(t.note, "if failed", name="failed", after=bad, on="failed")
+    flow.step(t.note, "always", name="any", after=bad, on="any")
+    flow.step(t.note, "behind", name="behind", after=["ok"])
+    run = flow.start()
+    work(app)
+    assert states(run) == {"bad": "failed", "ok": "skipped", "failed": "done", "any": "done", "behind": "skipped"}
+    assert run.status == "completed"
+
+
+@pytest.mark.parametrize("fail_fast", [True, False])
+def test_a_failure_that_nobody_provides_for_fails_the_flow(app: fanin.App, t: Any, book: Book, fail_fast: bool) -> None:
+    book.failing = {"note bad"}
+    flow = app.flow("failing", fail_fast=fail_fast)
+    bad = flow.step(t.note, "bad", name="bad", priority=100)
+    flow.step(t.note, "behind", name="behind", after=bad)
+    beside = flow.step(t.note, "beside", name="beside", after=flow.step(t.note, "first", name="first"))
+    assert beside.after
+    run = flow.start()
+    work(app)
+    row = run.row()
+    assert (row.status, row.cause) == ("failed", "failed")
+    assert states(run)["behind"] == "skipped"
+    assert (states(run)["beside"] == "done") is (not fail_fast)
+
+
+def test_a_failed_flow_is_run_again_from_the_failed_step(app: fanin.App, t: Any, book: Book) -> None:
+    book.failing = {"fetch u1"}
+    flow = app.flow("again")
+    pages = flow.map(t.fetch, flow.step(t.urls, 3))
+    flow.step(t.total, after=flow.map(t.parse, pages))
+    run = flow.start()
+    work(app)
+    assert run.status == "failed"
+    book.failing = set()
+    assert run.redrive() == 2
+    work(app)
+    assert run.result() == 9
+    assert book.lines.count("fetch u0") == 1
+    assert book.lines.count("fetch u1") == 2
+    assert book.lines.count("urls") == 1
+
+
+def test_what_was_done_is_undone_in_the_reverse_order(app: fanin.App, t: Any, book: Book) -> None:
+    book.failing = {"note third"}
+    flow = app.flow("saga")
+    first = flow.step(t.note, "first", name="first", undo=t.take_back)
+    second = flow.map(t.fetch, ["a", "b"], name="second", after=first, undo=t.take_back)
+    without = flow.step(t.note, "without", name="without", after=second)
+    flow.step(t.note, "third", name="third", after=without, undo=t.take_back)
+    run = flow.start()
+    work(app)
+    assert run.status == "compensated"
+    assert states(run) == {
+        "first": "undone", "second": "undone", "without": "nothing_to_undo", "third": "nothing_to_undo",
+    }  # fmt: skip
+    undone = [line for line in book.lines if line.startswith("take back")]
+    assert sorted(undone[:2]) == ["take back a!", "take back b!"]
+    assert undone[2:] == ["take back first"]
+
+
+def test_a_person_is_asked_for_what_no_program_can_undo(app: fanin.App, t: Any, book: Book) -> None:
+    book.failing = {"note last", "take back first"}
+    flow = app.flow("manual")
+    first = flow.step(t.note, "first", name="first", undo=t.take_back)
+    second = flow.step(t.note, "second", name="second", after=first, undo=fanin.manual("call the bank"))
+    flow.step(t.note, "last", name="last", after=second)
+    run = flow.start()
+    work(app)
+    assert run.status == "needs_attention"
+    assert states(run) == {"first": "undo_failed", "second": "manual", "last": "nothing_to_undo"}
+    run.resolve("second", "called them")
+    assert run.status == "needs_attention"
+    book.failing = set()
+    run.undo_again("first")
+    work(app)
+    assert run.status == "compensated"
+    assert states(run)["first"] == "undone"
+
+
+def test_a_cancelled_flow_starts_nothing_more_and_undoes_what_it_did(app: fanin.App, t: Any, book: Book) -> None:
+    flow = app.flow("cancelled")
+    first = flow.step(t.note, "first", name="first", undo=t.take_back)
+    flow.step(t.note, "second", name="second", after=first, queue="nobody serves it")
+    flow.step(t.note, "third", name="third", after="second")
+    run = flow.start()
+    Worker(app).run(until=lambda: states(run)["first"] == "done")
+    assert run.cancel("enough")
+    assert (run.row().status, run.row().cause, run.row().reason) == ("compensating", "cancelled", "enough")
+    work(app)
+    assert run.status == "compensated"
+    assert states(run) == {"first": "undone", "second": "nothing_to_undo", "third": "skipped"}
+    assert book.lines == ["note first", "take back first"]
+
+
+def test_a_flow_without_undo_is_cancelled_at_once(app: fanin.App, t: Any) -> None:
+    flow = app.flow("cancelled")
+    flow.step(t.total, after=flow.map(t.parse, ["a", "b"]))
+    run = flow.start()
+    assert run.cancel("enough")
+    assert not run.cancel("again")
+    assert (run.status, run.row().cause) == ("cancelled", "cancelled")
+    assert states(run) == {"total": "skipped", "parse": "failed"}
+    assert run.redrive() == 2
+    work(app)
+    assert run.result() == 2
+
+
+def test_a_flow_gives_up_at_its_deadline(app: fanin.App, t: Any) -> None:
+    for give_up, status in (("abandon", "failed"), ("proceed", "completed")):
+        flow = app.flow("late", give_up_after=0, give_up=give_up)
+        flow.map(t.parse, ["a"], queue="nobody serves it")
+        run = flow.start()
+        for bucket in range(app.store.buckets):
+            while upkeep.once(app.store, bucket):
+                pass
+        assert violations(app.store) == []
+        assert run.status == status
+        assert run.row().cause == "gave_up"
+
+
+def test_the_same_request_is_the_same_flow(app: fanin.App, t: Any, book: Book) -> None:
+    def start(count: int) -> fanin.FlowRun:
+        flow = app.flow("same", key="k")
+        flow.map(t.parse, map(str, range(count)))
+        return flow.start()
+
+    run = start(2)
+    assert start(2) == run
+    with pytest.raises(fanin.KeyConflict, match="another flow"):
+        start(3)
+    work(app)
+    assert len(book.lines) == 2
+
+
+def test_a_plan_is_checked_before_anything_is_written(app: fanin.App, t: Any) -> None:
+    flow = app.flow("bad")
+    with pytest.raises(fanin.BadOption, match="has no steps"):
+        flow.start()
+    one = flow.step(t.note, "x", name="one", after=["two"])
+    flow.step(t.note, "y", name="two", after=one)
+    with pytest.raises(fanin.BadOption, match=r"wait for one another: .*one.*two"):
+        flow.start()
+    with pytest.raises(fanin.BadOption, match="joins 1 steps, but after= names 2"):
+        flow.step(t.total, after=["one", "two"])
+    with pytest.raises(fanin.BadOption, match="returns int, and task"):
+        flow.map(t.fetch, flow.map(t.parse, ["a"]))
+    with pytest.raises(fanin.BadOption, match="already"):
+        flow.step(t.note, "z", name="one")
+    other = app.flow("other")
+    other.step(t.note, "x", after="nowhere")
+    with pytest.raises(fanin.BadOption, match="no step of flow"):
+        other.start()
+    assert app.flows() == []
+
+
+def test_an_empty_list_goes_through_the_flow(app: fanin.App, t: Any) -> None:
+    flow = app.flow("empty")
+    flow.step(t.total, after=flow.map(t.parse, flow.map(t.fetch, [])))
+    run = flow.start()
+    work(app)
+    assert run.result() == 0
