@@ -211,7 +211,7 @@ def say(store: Store, sql: str, **values: Any) -> Rows:
 
 def snapshot(store: Store) -> dict[str, list[Any]]:
     """Everything in the database, to show that nothing was written."""
-    tables = ("job", "job_stripe", "part", "attempt_log", "outbox")
+    tables = ("job", "job_stripe", "part", "attempt_log", "outbox", "schedule", "firing")
     return {t: sorted(say(store, f"SELECT * FROM fanin.{t}"), key=repr) for t in tables}
 
 

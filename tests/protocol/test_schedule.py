@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fanin.domain.errors import NotAllowedNow, UnknownSchedule
 from fanin.domain.model import Fired, Firing, NewJob, ScheduleRow
 from fanin.protocol import redrive, schedule
 from fanin.protocol.schedule import Prepared, Slot
+from fanin.protocol.steps import Rows, Statement, Txn
 from fanin.stores.base import Store
 from fanin.testing.clock import Clock
 from fanin.testing.state import dump
@@ -303,6 +305,63 @@ def test_a_slot_that_is_still_to_be_decided_is_not_filled_in(store: Store, moved
     with pytest.raises(NotAllowedNow, match="still to be decided"):
         store.run(lambda: schedule.fill(0, Slot(NAME, SLOT), prepared(SLOT)))
     assert jobs(store) == 0
+
+
+# Each statement by itself
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(
+            lambda: schedule.SQL.advance(bucket=0, name=NAME, slot=SLOT, seen=NOON - 1, job_id=None), id="mark"
+        ),
+        pytest.param(
+            lambda: schedule.SQL.answer(bucket=0, name=NAME, slot=NOON + 1, job_id=None), id="another request"
+        ),
+        pytest.param(lambda: schedule.SQL.ask(bucket=0, name=NAME), id="a second request"),
+        pytest.param(lambda: schedule.SQL.pause(bucket=0, name=NAME, note="x"), id="a second pause"),
+        pytest.param(
+            lambda: schedule.SQL.advance(bucket=0, name=NAME, slot=SLOT, seen=NOON, job_id=None), id="a slot of a pause"
+        ),
+        pytest.param(lambda: schedule.SQL.redeclare(bucket=0, name=NAME, timing="{}", spec="{}"), id="the same again"),
+        pytest.param(lambda: schedule.SQL.note_error(bucket=0, name=NAME, error="e"), id="the same error"),
+    ],
+)
+def test_a_statement_said_in_the_wrong_state_finds_no_row(
+    store: Store, moved: Clock, said: Callable[[], Statement]
+) -> None:
+    store.run(lambda: schedule.pause(0, NAME, None))
+    store.run(lambda: schedule.ask(0, NAME))
+    store.run(lambda: schedule.note_error(0, NAME, "e"))
+    before = dump(store)
+    moved.freeze(NOON + 5)
+
+    def txn() -> Txn[Rows]:
+        return (yield said())
+
+    assert store.run(txn) == []
+    assert dump(store) == before
+
+
+def test_a_schedule_that_is_not_paused_is_not_resumed(store: Store, moved: Clock) -> None:
+    moved.freeze(NOON + 5)
+    before = dump(store)
+    assert not store.run(lambda: schedule.resume(0, NAME))
+    assert dump(store) == before
+
+
+def test_a_slot_that_is_noted_as_fired_is_not_noted_again(store: Store, moved: Clock) -> None:
+    moved.freeze(SLOT)
+    fired = fire(store)
+    before = dump(store)
+
+    def txn() -> Txn[Rows]:
+        return (yield schedule.SQL.log_filled(bucket=0, name=NAME, slot=SLOT, job_id=fired.job_id))
+
+    moved.freeze(SLOT + 1)
+    assert store.run(txn) == []
+    assert dump(store) == before
 
 
 # What is kept

@@ -11,12 +11,13 @@ from tests.races import (
     races_policies,
     races_purge,
     races_runs,
+    races_schedules,
     races_streams,
 )
 from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_outbox, races_exchanges, races_streams, races_crowded,
-    races_purge,
+    races_purge, races_schedules,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]
