@@ -300,6 +300,15 @@ def test_a_slot_that_was_fired_is_not_filled_in(store: Store, moved: Clock) -> N
     assert dump(store) == before
 
 
+def test_a_slot_whose_job_was_purged_is_not_filled_in(store: Store, moved: Clock) -> None:
+    moved.freeze(SLOT)
+    fire(store, parts=0)
+    say(store, "DELETE FROM fanin.outbox")
+    say(store, "DELETE FROM fanin.job")
+    assert not store.run(lambda: schedule.fill(0, Slot(NAME, SLOT), prepared(SLOT)))
+    assert jobs(store) == 0
+
+
 def test_a_slot_that_is_still_to_be_decided_is_not_filled_in(store: Store, moved: Clock) -> None:
     moved.freeze(SLOT + 100)
     with pytest.raises(NotAllowedNow, match="still to be decided"):

@@ -95,16 +95,18 @@ def pass_over(bucket: int, slot: Slot) -> Txn[bool]:
 
 
 def fill(bucket: int, slot: Slot, prepared: Prepared) -> Txn[bool]:
-    """Fire a slot that was decided otherwise, or lies before the schedule began. False if it has its job.
+    """Fire a slot that was decided otherwise, or lies before the schedule began. False if it was fired.
 
     Raises `UnknownSchedule`, and `NotAllowedNow` for a slot that is not decided yet.
     """
     (mark, *_) = yield from _held(bucket, slot.name)
     if slot.at > mark:
         raise NotAllowedNow(f"the slot at {slot.at:.0f} of schedule {slot.name!r} is still to be decided")
-    if not (yield from _create(prepared)):
+    if (yield from read.job(bucket, prepared.job.id)) is not None:
         return False
-    yield SQL.log_filled(bucket=bucket, name=slot.name, slot=slot.at, job_id=prepared.job.id)
+    if not (yield SQL.log_filled(bucket=bucket, name=slot.name, slot=slot.at, job_id=prepared.job.id)):
+        return False  # it was fired, and its job has been purged
+    yield from submit.create(*prepared)
     yield from _trim(bucket, slot.name)
     return True
 
@@ -170,12 +172,10 @@ def _lock(bucket: int, slot: Slot) -> Txn[Row | None]:
     return row if mark == slot.seen and paused is None and mark < slot.at <= now else None
 
 
-def _create(prepared: Prepared) -> Txn[bool]:
-    """False if the job stands, by a mark that went back: as it was made, whatever would be asked for now."""
-    job, parts, chunks = prepared
-    if (yield from read.job(job.bucket, job.id)) is not None:
-        return False
-    return (yield from submit.create(job, parts, chunks))
+def _create(prepared: Prepared) -> Txn[None]:
+    """A job that stands, by a mark that went back, is left as it was made, whatever would be asked for now."""
+    if (yield from read.job(prepared.job.bucket, prepared.job.id)) is None:
+        yield from submit.create(*prepared)
 
 
 def _decide(bucket: int, slot: Slot, what: str, job_id: str | None) -> Txn[None]:
