@@ -105,8 +105,8 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     found = Renewals()
     renew = lease.renew
 
-    def noted(bucket: int, held: Any) -> Any:
-        lost = yield from renew(bucket, held)
+    def noted(bucket: int, held: Any, worker: str | None = None) -> Any:
+        lost = yield from renew(bucket, held, worker)
         for claim, _ in held:
             if claim not in lost:
                 found.count(claim.job_id, claim.idx)
