@@ -38,6 +38,7 @@ from fanin.domain.policy import Backoff
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.flow import Flow, FlowRun, Step, manual
+from fanin.domain.timeline import Explanation, Moment
 from fanin.job import Job
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import Joined
@@ -60,6 +61,7 @@ __all__ = [
     "BadOption",
     "BadPayload",
     "BrokenOutput",
+    "Explanation",
     "Failure",
     "FanOut",
     "FaninError",
@@ -74,6 +76,7 @@ __all__ = [
     "KeyConflict",
     "LeaseLost",
     "LimitExceeded",
+    "Moment",
     "NotAllowedNow",
     "Output",
     "Part",

@@ -18,8 +18,9 @@ from fanin.domain.model import NESTED, Failure, Firing, JobRow, NewJob, Progress
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
-from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts
-from fanin.protocol import close, read, redrive, signals
+from fanin.domain.timeline import Explanation
+from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts, deed, result_text
+from fanin.protocol import close, explain, pause, read, redrive, signals, skip
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import value_of
@@ -27,6 +28,8 @@ from fanin.runtime.outputs import LARGE, Output, output_pages
 from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.task import Filter, Task, check_attempts
+from fanin.runtime.timeline import explanation
+from fanin.runtime.whoever import whoever
 from fanin.stores.base import Store
 
 if TYPE_CHECKING:
@@ -360,18 +363,16 @@ class AsyncJob:
             await asyncio.to_thread(lambda: self._sync.wait(timeout, progress=progress, run=run))
             return self
         limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        pause = SOONEST_SECONDS
+        patience = SOONEST_SECONDS
         while not (found := await self.progress()).ended:
             if limit is not None and time.monotonic() >= limit:
                 raise WaitTimeout(f"job {self.id} is {found.status} after the time given; it goes on")
-            await asyncio.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
-            pause = min(pause * 1.3, LATEST_SECONDS)
+            await asyncio.sleep(patience if limit is None else min(patience, max(limit - time.monotonic(), 0)))
+            patience = min(patience * 1.3, LATEST_SECONDS)
         return self
 
     async def results(self) -> AsyncIterator[Any]:
-        row = await self.row()
-        task = self._app.tasks.get(row.task)
-        codec = task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
+        codec = await self._codec()
         first = 0
         while page := await self._page(first):
             for idx, status, text in page:
@@ -402,8 +403,35 @@ class AsyncJob:
     async def failures(self) -> list[Failure]:
         return await asyncio.to_thread(self._sync.failures)
 
-    async def cancel(self, reason: str | None = None) -> bool:
-        return await self._runner.run(lambda: close.cancel(self._bucket, self.id, reason))
+    async def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        return await self._runner.run(lambda: close.cancel(self._bucket, self.id, reason, by or whoever()))
+
+    async def finish(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        done = deed(by, reason)
+        return await self._runner.run(lambda: close.finish_now(self._bucket, self.id, done))
+
+    async def pause(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        done = deed(by, reason)
+        did = await self._runner.run(lambda: pause.pause(self._bucket, self.id, done))
+        await self._walk()
+        return did
+
+    async def resume(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        done = deed(by, reason)
+        did = await self._runner.run(lambda: pause.resume(self._bucket, self.id, done))
+        await self._walk()
+        return did
+
+    async def _walk(self) -> None:
+        while await self._runner.run(lambda: pause.walk(self._bucket, self.id)):
+            pass
+
+    async def skip(
+        self, part: int, *, result: Any = None, failed: bool = False, reason: str | None = None, by: str | None = None
+    ) -> bool:
+        text = result_text(await self._codec(), part, result, failed)
+        done = deed(by, reason)
+        return await self._runner.run(lambda: skip.skip(self._bucket, self.id, part, text, done))
 
     async def redrive(
         self,
@@ -411,16 +439,19 @@ class AsyncJob:
         *,
         attempts: int | None = None,
         give_up_after: Duration | None = None,
+        reason: str | None = None,
+        by: str | None = None,
     ) -> int:
         check_parts(parts)
         allowance = None if attempts is None else check_attempts(attempts)
+        done = deed(by, reason)
         row = await self.row()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         for stripe in range(row.stripes if row.ended else 0):
             while await self._runner.run(lambda: close.sweep(self._bucket, self.id, stripe)):
                 pass
         return await self._runner.run(
-            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance or row.attempts, parts, wait)
+            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance or row.attempts, parts, wait, done)
         )
 
     @property
@@ -442,8 +473,17 @@ class AsyncJob:
     async def history(self) -> list[dict[str, Any]]:
         return await self._runner.read(lambda: read.history(self._bucket, self.id))
 
+    async def explain(self, part: int | None = None) -> Explanation:
+        buckets = range(self._app.store.buckets)
+        found = await self._runner.read(lambda: explain.known(self._bucket, self.id, buckets, part))
+        return explanation(self.id, found, part)
+
     async def events(self) -> Rows:
         return await self._runner.read(lambda: read.events(self._bucket, self.id))
+
+    async def _codec(self) -> Codec:
+        task = self._app.tasks.get((await self.row()).task)
+        return task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
 
     async def meta(self) -> Any:
         text = (await self.row()).meta

@@ -13,12 +13,15 @@ from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, Progress
-from fanin.protocol import close, read, redrive
+from fanin.domain.timeline import Explanation
+from fanin.protocol import close, deeds, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import failure_pages, values
 from fanin.runtime.outputs import Output, output_pages
 from fanin.runtime.task import Application, check_attempts
+from fanin.runtime.timeline import explanation
+from fanin.runtime.whoever import whoever
 
 SOONEST_SECONDS = 0.005
 LATEST_SECONDS = 0.25
@@ -120,9 +123,57 @@ class Job:
         """The parts that failed or were abandoned, with their errors, by index."""
         return list(failure_pages(self._app.store, self.id))
 
-    def cancel(self, reason: str | None = None) -> bool:
-        """End the job now, with its event and without its successor. False if it had ended before."""
-        return self._app.store.run(lambda: close.cancel(self._bucket, self.id, reason))
+    def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        """End the job now, with its event and without its successor. False if it had ended before.
+
+        reason, by: why, and who says so (default: the user and host of this process); both for people. Raises
+        `BadOption`.
+        """
+        return self._app.store.run(lambda: close.cancel(self._bucket, self.id, reason, by or whoever()))
+
+    def finish(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        """End the job now as completed with what has arrived: outcome ``partial``, with its event and its successor.
+
+        What is not done is abandoned. False if it had ended before. Raises `BadOption`.
+        """
+        done = deed(by, reason)
+        return self._app.store.run(lambda: close.finish_now(self._bucket, self.id, done))
+
+    def pause(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        """Let no part of the job be claimed until `resume`. False if it was paused already.
+
+        Running parts go on, and may end the job; so may its deadline. Jobs that it has started go on. Raises
+        `NotAllowedNow` if it has ended, `BadOption`.
+        """
+        done = deed(by, reason)
+        did = self._app.store.run(lambda: pause.pause(self._bucket, self.id, done))
+        self._walk()
+        return did
+
+    def resume(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        """Let the parts of a paused job be claimed again. False if it was not paused. Raises `BadOption`."""
+        done = deed(by, reason)
+        did = self._app.store.run(lambda: pause.resume(self._bucket, self.id, done))
+        self._walk()
+        return did
+
+    def _walk(self) -> None:
+        """The parts are held back, or let go; if this process dies on the way, workers go on with it."""
+        while self._app.store.run(lambda: pause.walk(self._bucket, self.id)):
+            pass
+
+    def skip(
+        self, part: int, *, result: Any = None, failed: bool = False, reason: str | None = None, by: str | None = None
+    ) -> bool:
+        """Declare that a part has ended, without a run of it: with ``result``, or as failed. True if that ends the job.
+
+        It counts like any other end. Whoever runs it is told to stop, and is not heard any more. Raises `UnknownPart`,
+        `NotAllowedNow` if the part or the job has ended, `BadPayload` for a result that the task could not return,
+        `BadOption`.
+        """
+        text = result_text(self._codec(), part, result, failed)
+        done = deed(by, reason)
+        return self._app.store.run(lambda: skip.skip(self._bucket, self.id, part, text, done))
 
     def redrive(
         self,
@@ -130,6 +181,8 @@ class Job:
         *,
         attempts: int | None = None,
         give_up_after: Duration | None = None,
+        reason: str | None = None,
+        by: str | None = None,
     ) -> int:
         """Open a new run for the failed and abandoned parts (or those chosen by index) of an ended job.
 
@@ -138,13 +191,14 @@ class Job:
         """
         check_parts(parts)
         allowance = None if attempts is None else check_attempts(attempts)
+        done = deed(by, reason)
         row = self.row()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         for stripe in range(row.stripes if row.ended else 0):
             while self._app.store.run(lambda: close.sweep(self._bucket, self.id, stripe)):
                 pass  # what the end left behind is abandoned first, so that it can be chosen
         return self._app.store.run(
-            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance or row.attempts, parts, wait)
+            lambda: redrive.redrive(self._bucket, self.id, row.run, allowance or row.attempts, parts, wait, done)
         )
 
     @property
@@ -170,6 +224,15 @@ class Job:
         """The attempts that did not simply succeed, by time: retried, failed, released, lease_lost, refused."""
         return self._app.store.read(lambda: read.history(self._bucket, self.id))
 
+    def explain(self, part: int | None = None) -> Explanation:
+        """What happened, in the order of time, and why: bounded, however wide the job is.
+
+        part: the whole history of this part instead. All parts of the job are read once. Raises `UnknownPart`.
+        """
+        buckets = range(self._app.store.buckets)
+        found = self._app.store.read(lambda: explain.known(self._bucket, self.id, buckets, part))
+        return explanation(self.id, found, part)
+
     def events(self) -> Rows:
         """(event key, seq, type, payload, at, published at) of the job's events."""
         return self._app.store.read(lambda: read.events(self._bucket, self.id))
@@ -182,6 +245,21 @@ class Job:
     def _codec(self) -> Codec:
         task = self._app.tasks.get(self.row().task)
         return task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
+
+
+def deed(by: str | None, reason: str | None) -> deeds.Deed:
+    """Who does something, and why. Raises `BadOption`."""
+    return deeds.deed(by or whoever(), reason)
+
+
+def result_text(codec: Codec, part: int, result: Any, failed: bool) -> str | None:
+    """The result of a skipped part as JSON, None for a failure. Raises `BadOption`, `BadPayload`."""
+    check_parts([part])
+    if not failed:
+        return codec.encode(result, limits.RESULT_BYTES, f"the result of part {part}")
+    if result is not None:
+        raise BadOption(f"result={str(result)[:40]!r}, failed=True: a part that failed has no result; choose")
+    return None
 
 
 def check_parts(parts: Sequence[int] | None) -> None:

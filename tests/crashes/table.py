@@ -14,7 +14,21 @@ from fanin.domain.events import Event
 from fanin.domain.identity import item_key
 from fanin.domain.model import Claim, Fired, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, growth, lease, outbox, outputs, purge, redrive, schedule, submit
+from fanin.protocol import (
+    close,
+    effect,
+    finish,
+    growth,
+    lease,
+    outbox,
+    outputs,
+    pause,
+    purge,
+    redrive,
+    schedule,
+    skip,
+    submit,
+)
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import Txn, TxnFactory
@@ -330,6 +344,60 @@ def cancel(stage: Stage) -> TxnFactory[bool]:
 def cancel_open(stage: Stage) -> TxnFactory[bool]:
     job_id = stage.open(2, stripes=2)
     return lambda: close.cancel(BUCKET, job_id)
+
+
+@row("close.finish_now", "a running job, whose successor follows")
+def finish_now(stage: Stage) -> TxnFactory[bool]:
+    (job_id, _), deed = held(stage, 2, stripes=2), stage.deed()
+    return lambda: close.finish_now(BUCKET, job_id, deed)
+
+
+@row("pause.pause", "a running job")
+def pause_running(stage: Stage) -> TxnFactory[bool]:
+    job_id, deed = stage.job(2), stage.deed()
+    return lambda: pause.pause(BUCKET, job_id, deed)
+
+
+@row("pause.resume", "a job whose parts are held back")
+def resume_held(stage: Stage) -> TxnFactory[bool]:
+    job_id, deed = stage.job(2), stage.deed()
+    stage.paused(job_id)
+    return lambda: pause.resume(BUCKET, job_id, deed)
+
+
+@row("pause.walk", "the parts of a paused job")
+def walk_hold(stage: Stage) -> TxnFactory[bool]:
+    job_id, _ = held(stage, 1)
+    stage.paused(other := stage.job(3, "other"), walked=False)
+    stage.paused(job_id)
+    return lambda: pause.walk(BUCKET, other)
+
+
+@row("pause.walk", "the parts of a job that was resumed")
+def walk_free(stage: Stage) -> TxnFactory[bool]:
+    job_id = stage.job(3)
+    stage.paused(job_id)
+    stage.resumed(job_id)
+    return lambda: pause.walk(BUCKET, job_id)
+
+
+@row("submit.append", "parts for a paused job")
+def append_paused(stage: Stage) -> TxnFactory[int]:
+    job_id = stage.open(1)
+    stage.paused(job_id)
+    return lambda: submit.append(BUCKET, job_id, 1, ["2"])
+
+
+@row("skip.skip", "a pending part")
+def skip_pending(stage: Stage) -> TxnFactory[bool]:
+    job_id, deed = stage.job(2), stage.deed()
+    return lambda: skip.skip(BUCKET, job_id, 0, "1", deed)
+
+
+@row("skip.skip", "the last part, which is held, as failed")
+def skip_last(stage: Stage) -> TxnFactory[bool]:
+    (job_id, _), deed = held(stage, 1, policy=Policy(tolerate=1)), stage.deed()
+    return lambda: skip.skip(BUCKET, job_id, 0, None, deed)
 
 
 @row("close.give_up", "going on with what has arrived")

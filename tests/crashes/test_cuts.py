@@ -36,6 +36,8 @@ PIECES = {
     "counting.emptied_jobs": "finish.settle",
     "growth.grow": "growth.spawn",
     "growth.add_keys": "growth.spawn",
+    "deeds.write_down": "close.cancel",
+    "pause.came": "submit.append",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",
 }

@@ -9,7 +9,8 @@ from psycopg.rows import dict_row
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.model import Claim, NewJob, Report, Settled, Verdict
-from fanin.protocol import close, finish, lease, redrive, submit
+from fanin.protocol import close, finish, lease, pause, redrive, skip, submit
+from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.explorer import Actor, Explorer, Run
@@ -199,6 +200,28 @@ def counted(name: str, factory: TxnFactory[object], what: str) -> Actor:
 
 def canceller(name: str, job_id: str) -> Actor:
     return said(name, lambda: close.cancel(BUCKET, job_id), "CANCELLED", "LATE")
+
+
+def finisher(name: str, job_id: str, deed: Deed) -> Actor:
+    return said(name, lambda: close.finish_now(BUCKET, job_id, deed), "FINISHED", "LATE")
+
+
+def pauser(name: str, job_id: str, deed: Deed) -> Actor:
+    return said(name, lambda: pause.pause(BUCKET, job_id, deed), "PAUSED", "BEFORE")
+
+
+def resumer(name: str, job_id: str, deed: Deed) -> Actor:
+    return said(name, lambda: pause.resume(BUCKET, job_id, deed), "RESUMED", "BEFORE")
+
+
+def walker(name: str, job_id: str) -> Actor:
+    return said(name, lambda: pause.walk(BUCKET, job_id), "ON", "END")
+
+
+def skipper(name: str, job_id: str, idx: int, deed: Deed, *, failed: bool = False) -> Actor:
+    """The result names its claim, like that of a worker."""
+    result = None if failed else f'"{deed.id}"'
+    return said(name, lambda: skip.skip(BUCKET, job_id, idx, result, deed), "ENDED", "SKIPPED")
 
 
 def giver_up(name: str, job_id: str) -> Actor:

@@ -7,6 +7,7 @@ from tests.races import (
     races_ends,
     races_exchanges,
     races_leases,
+    races_operators,
     races_outbox,
     races_policies,
     races_purge,
@@ -17,7 +18,7 @@ from tests.races import (
 from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
-    races_ends, races_policies, races_runs, races_leases, races_outbox, races_exchanges, races_streams, races_crowded,
-    races_purge, races_schedules,
+    races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_exchanges, races_streams,
+    races_crowded, races_purge, races_schedules,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

@@ -16,13 +16,14 @@ from fanin.domain.events import Event
 from fanin.domain.identity import firing_id, keyed_job_id
 from fanin.domain.model import Claim, Fired, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, outbox, schedule, submit
+from fanin.protocol import close, effect, finish, lease, outbox, pause, schedule, submit
+from fanin.protocol.deeds import Deed
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
 from fanin.testing.invariants import FORGET
-from fanin.testing.state import TABLES, execute
+from fanin.testing.state import TABLES, execute, select
 
 BUCKET = 0
 QUEUE, TASK, THEN = "default", "work", "assemble"
@@ -143,15 +144,33 @@ class Stage:
         new = self.new(f"{at}", id=firing_id("nightly", at, by_hand), key=None, step="at/nightly", successor=None)
         return schedule.Prepared(new, parts, lambda: [["1"] * parts] if parts else [])
 
+    def deed(self) -> Deed:
+        return Deed(self._claim_id(), "kim", "why not")
+
+    def paused(self, job_id: str, walked: bool = True) -> None:
+        """Pause a job, and hold its parts back."""
+        self.store.run(partial(pause.pause, BUCKET, job_id, self.deed()))
+        while walked and self.store.run(partial(pause.walk, BUCKET, job_id)):
+            pass
+
+    def resumed(self, job_id: str) -> None:
+        """Let a paused job go on, but none of its parts yet."""
+        self.store.run(partial(pause.resume, BUCKET, job_id, self.deed()))
+
     def _claim_id(self) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
 
     def drain(self) -> None:
-        """Ordinary workers, until there is nothing left to do: every lease that is still held runs out at once."""
+        """Ordinary workers, until there is nothing left to do: every lease that is still held runs out at once, and
+        every pause is over."""
+        for row in select(self.store, "SELECT id FROM fanin.job WHERE paused_at IS NOT NULL"):
+            self.store.run(partial(pause.resume, BUCKET, str(row["id"]), self.deed()))
         execute(self.store, "UPDATE fanin.part SET due_at = 0 WHERE status = 'running' AND NOT ready")
         for _ in range(ROUNDS):
             self.store.run(lambda: lease.wake(BUCKET))
             busy = self.store.run(lambda: lease.reap(BUCKET))
+            for job_id in self.store.read(lambda: pause.walking(BUCKET)):
+                busy += 1 + self.store.run(partial(pause.walk, BUCKET, job_id))
             claims = self.store.run(self.claiming(limit=100))
             if claims:
                 self.settled([succeed(claim) for claim in claims])

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from fanin.domain.identity import new_claim_id
-from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, read, submit, success
+from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, pause, read, submit, success
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
@@ -63,6 +63,14 @@ def hot(job_id: str) -> list[Statement]:
         growth.SQL.count_spawned(bucket=0, job_id=job_id, stripe=0, fresh=1),
         close.SQL.overdue_jobs(bucket=0, limit=100),
         close.SQL.unswept(bucket=0, limit=100),
+        pause.SQL.walking(bucket=0, limit=100),
+        pause.SQL.place(bucket=0, job_id=job_id),
+        pause.SQL.lock_portion(bucket=0, job_id=job_id, first=2_000, past=4_000),
+        pause.SQL.hold_parts(bucket=0, job_id=job_id, first=2_000, past=4_000, held=1e12),
+        pause.SQL.free_parts(bucket=0, job_id=job_id, first=2_000, past=4_000, held=1e12),
+        pause.SQL.first_from(bucket=0, job_id=job_id, past=4_000),
+        pause.SQL.advance(bucket=0, job_id=job_id, first=0, paused=True, next=2_000),
+        pause.SQL.came(bucket=0, job_id=job_id, first=2_000),
         submit.SQL.first_turn(bucket=0, queue="q", priority=0),
         read.SQL.backlog(bucket=0, queue="q", tasks=["t"]),
         read.SQL.jobs(bucket=0, status=None, limit=20),
@@ -119,9 +127,12 @@ INDEXES = {
     "part_pkey": ("job_id", "idx"),
     "part_ready": ("queue",),
     "part_due": ("bucket",),
+    "part_orphaning": ("bucket",),
     "job_pkey": ("id",),
     "job_give_up": ("bucket",),
     "job_recent": ("bucket",),
+    "job_paused": ("bucket",),
+    "job_walk": ("bucket",),
     "job_stripe_pkey": ("job_id",),
     "job_stripe_unswept": ("bucket",),
     "outbox_pkey": ("event_key",),
@@ -172,6 +183,7 @@ WHOLE = {
         "bucket=? AND job_id=? AND idx>?",
         "fanin_part_ready (bucket=? AND queue=?",
         "fanin_part_due (bucket=?",
+        "fanin_part_orphaning (bucket=?",
     ),
     "job_stripe": ("bucket=? AND job_id=?", "fanin_job_stripe_unswept (bucket=?"),
     "outbox": (
@@ -180,7 +192,13 @@ WHOLE = {
         "fanin_outbox_job (job_id=? AND bucket=?",
         "fanin_outbox_parked (bucket=?",
     ),
-    "job": ("bucket=? AND id=?", "fanin_job_give_up (bucket=?", "fanin_job_recent (bucket=? AND created_at>?"),
+    "job": (
+        "bucket=? AND id=?",
+        "fanin_job_give_up (bucket=?",
+        "fanin_job_recent (bucket=? AND created_at>?",
+        "fanin_job_paused (bucket=?",
+        "fanin_job_walk (bucket=?",
+    ),
 }
 ALIASES = {"p": "part", "s": "job_stripe", "j": "job", "o": "outbox", "e": "outbox"}
 

@@ -33,7 +33,7 @@ from fanin.domain.states import (
     PART_LIVE,
     PART_STATES,
 )
-from fanin.protocol import close, effect, lease, outbox, outputs, redrive, repair, steps
+from fanin.protocol import close, deeds, effect, lease, outbox, outputs, redrive, repair, skip, steps
 from fanin.protocol.effect import Call
 from fanin.protocol.steps import Query
 from fanin.stores import migrate
@@ -128,6 +128,7 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "finish.settle_parts": ("part", {"succeed", "fail", "retry", "release"}),
     "finish.reap_parts": ("part", {"reap"}),
     "close.sweep_parts": ("part", {"sweep"}),
+    "skip.skip_part": ("part", {"skip"}),
     "redrive.revive_parts": ("part", {"redrive"}),
     "submit.seal_job": ("job", {"seal"}),
     "ending.end_job": ("job", {"finish", "close"}),
@@ -286,6 +287,10 @@ def everything(store: Store, clock: Clock) -> None:
     store.run(lambda: lease.reap(0))
     assert store.run(lambda: redrive.redrive(0, ended, 1, 1)) == 2
     run_all(store)
+    by_hand = make(store, 4)
+    claim(store, 2)
+    for idx, result in enumerate(("1", None, "1", None)):
+        store.run(lambda n=idx, text=result: skip.skip(0, by_hand, n, text, deeds.deed()))  # type: ignore[misc]
     for status in ("completed", "failed", "cancelled"):
         opened = make_open(
             store, give_up_after=5.0, policy=Policy(give_up="proceed" if status == "completed" else "abandon")

@@ -45,7 +45,7 @@ def moment(at: float | None) -> str:
 def status(row: JobRow) -> str:
     """The state, and the outcome where it says more."""
     more = {"with_failures": ", with failures", "partial": ", partial", "gave_up": ", gave up", "refused": ", refused"}
-    return row.status + more.get(row.outcome or "", "")
+    return row.status + (", paused" if row.paused_at is not None else more.get(row.outcome or "", ""))
 
 
 def name(row: JobRow) -> str:
@@ -68,7 +68,7 @@ def job_facts(row: JobRow, progress: Progress) -> dict[str, Any]:
         "remaining": progress.remaining, "succeeded": progress.succeeded, "failed": progress.failed,
         "abandoned": progress.abandoned, "attempts": row.attempts, "priority": row.priority,
         "parent": row.parent_id, "step": row.step, "created_at": row.created_at, "give_up_at": row.give_up_at,
-        "finished_at": row.finished_at,
+        "finished_at": row.finished_at, "paused_at": row.paused_at,
     }  # fmt: skip
 
 

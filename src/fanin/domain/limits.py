@@ -61,6 +61,8 @@ DELAY_SECONDS_MAX = 365 * 86_400.0
 """Back-off, delay and give-up times are cut to a year: no arithmetic on them can overflow."""
 NEVER_SECONDS = 253_402_300_799.0
 """The last second of the year 9999: when a part is due that waits for a nested job."""
+HELD_SECONDS = 1e12
+"""Added to the moment for which a part of a paused job waits: some thirty thousand years, and far from any other."""
 OPEN_SECONDS = 7 * 86_400.0
 """An open job whose creator never seals it is given up after this."""
 PRIORITY_MAX = 1_000

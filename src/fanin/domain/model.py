@@ -161,6 +161,7 @@ class JobRow(msgspec.Struct, frozen=True):
     abandoned_parts: int | None
     width: int | None
     """The most parts of a job that grows; None for one that does not."""
+    paused_at: float | None
 
     @property
     def ended(self) -> bool:

@@ -122,6 +122,10 @@ def cancelled(reason: str | None) -> Ending:
     return Ending("cancelled", "cancelled", reason or "cancelled by an operator", False)
 
 
+def finished(reason: str | None) -> Ending:
+    return Ending("completed", "partial", reason or "finished by an operator", True)
+
+
 def _too_many(policy: Policy, counts: Counts) -> Ending:
     if policy.tolerate_percent is not None:
         allowed = f"{policy.tolerate_percent:g}%"

@@ -1,4 +1,4 @@
-"""T8, T9: end a run early (cancel, give up), and sweep the parts that a closed job leaves behind.
+"""T8, T9: end a run early (cancel, finish, give up), and sweep the parts that a closed job leaves behind.
 
 Fail fast, too many failures and quorum close a job too; they are judged where parts are counted, in ``finish``.
 """
@@ -6,21 +6,27 @@ Fail fast, too many failures and quorum close a job too; they are judged where p
 from __future__ import annotations
 
 from fanin.domain import limits, policy
-from fanin.domain.errors import BadOption, UnknownJob
+from fanin.domain.errors import UnknownJob
 from fanin.domain.policy import Ending
-from fanin.protocol import counting, ending
+from fanin.protocol import counting, deeds, ending
+from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Room, Txn, one
 
 SQL = Room("close")
 
 
-def cancel(bucket: int, job_id: str, reason: str | None = None) -> Txn[bool]:
+def cancel(bucket: int, job_id: str, reason: str | None = None, who: str | None = None) -> Txn[bool]:
     """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`, `BadOption`."""
-    if reason is not None and (len(reason) > limits.REASON_CHARS or not _storable(reason)):
-        raise BadOption(
-            f"reason={reason[:40]!r}…: use at most {limits.REASON_CHARS} characters, no NUL or lone surrogate"
-        )
-    return (yield from _close(bucket, job_id, policy.cancelled(reason)))
+    done = deeds.deed(who, reason)
+    return (yield from _by_operator(bucket, job_id, policy.cancelled(reason), "cancelled", done))
+
+
+def finish_now(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
+    """Complete a job with what has arrived; its successor is due. True if this call ended it, False if it had ended.
+
+    Raises `UnknownJob`.
+    """
+    return (yield from _by_operator(bucket, job_id, policy.finished(deed.reason), "finished", deed))
 
 
 def give_up(bucket: int, job_id: str) -> Txn[bool]:
@@ -48,8 +54,11 @@ def sweep(bucket: int, job_id: str, stripe: int) -> Txn[int]:
     return len(swept)
 
 
-def _storable(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+def _by_operator(bucket: int, job_id: str, how: Ending, what: str, deed: Deed) -> Txn[bool]:
+    did = yield from _close(bucket, job_id, how)
+    if did:
+        yield from deeds.write_down(bucket, job_id, what, deed)
+    return did
 
 
 def _close(bucket: int, job_id: str, how: Ending | None) -> Txn[bool]:

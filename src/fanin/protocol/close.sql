@@ -1,4 +1,4 @@
--- End a run early: cancel, or give up at the deadline. And the sweep of what a closed job leaves behind.
+-- End a run early: cancel, finish, or give up at the deadline. And the sweep of what a closed job leaves behind.
 -- Lock order: all stripes ascending, then the job; inserts last. Parts are not touched: locking them here deadlocks
 -- with workers that hold a part and wait for its stripe.
 

@@ -25,10 +25,12 @@ class Look(NamedTuple):
     flows_ending: bool
     unswept: bool
     orphaning: bool
+    walking: bool = False
 
     @property
     def soonest(self) -> float | None:
-        return min((s for s in (self.due_in, self.give_up_in, self.flow_give_up_in) if s is not None), default=None)
+        moments = (self.due_in, self.give_up_in, self.flow_give_up_in)
+        return 0.0 if self.walking else min((s for s in moments if s is not None), default=None)
 
 
 def claim(
@@ -134,7 +136,9 @@ def reap(bucket: int) -> Txn[int]:
 
 def look(bucket: int) -> Txn[Look]:
     """What waits for a moment in this bucket."""
-    ((due_in, give_up_in, flow_give_up_in, ending, unswept, orphaning),) = yield SQL.look(bucket=bucket)
-    if due_in is not None and due_in > limits.DELAY_SECONDS_MAX * 2:  # only parts that wait for nested jobs
+    ((due_in, give_up_in, flow_give_up_in, ending, unswept, orphaning, walking),) = yield SQL.look(bucket=bucket)
+    if (
+        due_in is not None and due_in > limits.DELAY_SECONDS_MAX * 2
+    ):  # parts that wait for nested jobs, or are held back
         due_in = None
-    return Look(due_in, give_up_in, flow_give_up_in, bool(ending), bool(unswept), bool(orphaning))
+    return Look(due_in, give_up_in, flow_give_up_in, bool(ending), bool(unswept), bool(orphaning), bool(walking))

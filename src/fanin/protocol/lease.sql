@@ -6,18 +6,24 @@
 -- parts: without it the parts that have ended may be searched too, all of them, at every look.
 SELECT 1 FROM fanin.part --pg
 SELECT 1 FROM fanin.part INDEXED BY fanin.part_ready --lite
-WHERE bucket = :bucket AND queue = :queue AND ready ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
+WHERE bucket = :bucket AND queue = :queue AND ready AND job_id NOT IN (
+    SELECT j.id FROM fanin.job AS j --pg
+    SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_paused --lite
+    WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
+ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
 
 -- name: claim_parts --pg
 -- The next parts of a queue, in the order of priority and turn. The CTE is materialised and locks what it takes: any
 -- other form may claim more than the limit. SKIP LOCKED only saves waiting; the fence decides. The rows are found again
 -- by their place on disk: one that moved since the snapshot is left for the next claim. Parts of a closed job are not
--- handed out; the index of unswept stripes that says so is empty as a rule.
+-- handed out; the index of unswept stripes that says so is empty as a rule. Nor are those of a paused job; the index of
+-- paused jobs is read once in a claim, and is empty as a rule too.
 WITH next AS MATERIALIZED (
     SELECT ctid AS place FROM fanin.part AS p
     WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[]) AND NOT EXISTS (
         SELECT 1 FROM fanin.job_stripe AS s
         WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
+        AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
@@ -36,6 +42,8 @@ WITH next AS MATERIALIZED (
     WHERE bucket = :bucket AND queue = :queue AND ready AND task IN (SELECT value FROM json_each(:tasks))
         AND NOT EXISTS (SELECT 1 FROM fanin.job_stripe AS s INDEXED BY fanin.job_stripe_unswept
             WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
+        AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_paused
+            WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
 )
@@ -160,9 +168,10 @@ WHERE bucket = :bucket AND status = 'running' AND status IN ('pending', 'running
 ORDER BY due_at
 LIMIT :limit;
 
--- name: look
--- One cheap look at everything that waits for a moment: seconds to the next due part and to the next deadline, and
--- whether a closed stripe is unswept, a nested job left behind, or a flow to be ended. An idle worker asks nothing else.
+-- name: look --pg
+-- One cheap look at everything that waits for a moment: seconds to the next due part and to the next deadline, whether
+-- a closed stripe is unswept, a nested job left behind, or a flow to be ended, and whether parts are still to be held
+-- back or let go. An idle worker asks nothing else.
 SELECT
     (SELECT min(due_at) - fanin.clock() FROM fanin.part
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready),
@@ -171,12 +180,27 @@ SELECT
     (SELECT min(give_up_at) - fanin.clock() FROM fanin.flow
         WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
     EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
-    EXISTS (SELECT 1 FROM fanin.job_stripe --pg
-    EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept --lite
+    EXISTS (SELECT 1 FROM fanin.job_stripe
         WHERE bucket = :bucket AND closed AND remaining > 0),
-    EXISTS (SELECT 1 FROM fanin.part --pg
-    EXISTS (SELECT 1 FROM fanin.part INDEXED BY fanin.part_orphaning --lite
-        WHERE bucket = :bucket AND nested_id IS NOT NULL AND status IN ('succeeded', 'failed', 'abandoned'));
+    EXISTS (SELECT 1 FROM fanin.part
+        WHERE bucket = :bucket AND nested_id IS NOT NULL AND status IN ('succeeded', 'failed', 'abandoned')),
+    EXISTS (SELECT 1 FROM fanin.job WHERE bucket = :bucket AND walk_from IS NOT NULL);
+
+-- name: look --lite
+-- The same look.
+SELECT
+    (SELECT min(due_at) - fanin.clock() FROM fanin.part
+        WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready),
+    (SELECT min(give_up_at) - fanin.clock() FROM fanin.job
+        WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
+    (SELECT min(give_up_at) - fanin.clock() FROM fanin.flow
+        WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
+    EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept
+        WHERE bucket = :bucket AND closed AND remaining > 0),
+    EXISTS (SELECT 1 FROM fanin.part INDEXED BY fanin.part_orphaning
+        WHERE bucket = :bucket AND nested_id IS NOT NULL AND status IN ('succeeded', 'failed', 'abandoned')),
+    EXISTS (SELECT 1 FROM fanin.job INDEXED BY fanin.job_walk WHERE bucket = :bucket AND walk_from IS NOT NULL);
 
 -- name: log_lost
 -- rows: job_id, idx, attempt, worker

@@ -4,14 +4,14 @@
 -- One job by id.
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
-    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width, paused_at
 FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
 -- name: jobs
 -- The newest jobs of a bucket, optionally of one state.
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
-    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width, paused_at
 FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status::text IS NULL OR status = :status) --pg
 FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status IS NULL OR status = :status) --lite
 ORDER BY created_at DESC LIMIT :limit;
@@ -92,22 +92,26 @@ FROM fanin.outbox WHERE bucket = :bucket AND at > 0 AND (:status IS NULL OR stat
 ORDER BY at DESC LIMIT :limit;
 
 -- name: backlog --pg
--- How many of two kinds of parts of these tasks a queue still has: ready ones, and ones that wait or are held. The
--- orders are those of the two partial indexes: without them all parts that have ended may be searched.
+-- How many of two kinds of parts of these tasks a queue still has: ready ones, and ones that wait or run. Those of paused
+-- jobs that wait are left out: they wait for an operator. The orders are those of the two partial indexes: without them
+-- all parts that have ended may be searched.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM fanin.part
         WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[])
+            AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
         ORDER BY priority DESC, turn, job_id, idx LIMIT 1) AS one_ready)
     + (SELECT count(*) FROM (SELECT 1 FROM fanin.part
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND queue = :queue
-            AND task = ANY(:tasks::text[])
+            AND task = ANY(:tasks::text[]) AND due_at < 1000000000000
         ORDER BY due_at LIMIT 1) AS one_waiting);
 
 -- name: backlog --lite
 -- The same two looks.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM fanin.part INDEXED BY fanin.part_ready
         WHERE bucket = :bucket AND queue = :queue AND ready AND task IN (SELECT value FROM json_each(:tasks))
+            AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_paused
+                WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
         ORDER BY priority DESC, turn, job_id, idx LIMIT 1) AS one_ready)
     + (SELECT count(*) FROM (SELECT 1 FROM fanin.part INDEXED BY fanin.part_due
         WHERE bucket = :bucket AND status IN ('pending', 'running') AND NOT ready AND queue = :queue
-            AND task IN (SELECT value FROM json_each(:tasks))
+            AND task IN (SELECT value FROM json_each(:tasks)) AND due_at < 1000000000000
         ORDER BY due_at LIMIT 1) AS one_waiting);

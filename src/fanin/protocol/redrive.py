@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fanin.domain.errors import NotAllowedNow, UnknownJob
+from fanin.protocol import deeds
+from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Again, Room, Txn, one
 
 SQL = Room("redrive")
@@ -18,6 +20,7 @@ def redrive(
     attempts: int,
     chosen: Sequence[int] | None = None,
     give_up_after: float | None = None,
+    done: Deed | None = None,
 ) -> Txn[int]:
     """Open the run after ``run``, the one that the caller has seen. Returns the new run's number.
 
@@ -39,7 +42,7 @@ def redrive(
         raise NotAllowedNow(f"job {job_id} is {status} (run {run}): it can be redriven when it has ended")
     counted = yield SQL.count_ended(bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ()))
     if one(counted)[0] != len(parts):  # the late ones must be locked before the stripes, like the others
-        raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after))
+        raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after, done))
     unswept = sum(remaining for _, remaining, _ in stripes)
     if chosen is not None and (missing := sorted(set(chosen) - {row[0] for row in parts})):
         raise NotAllowedNow(f"job {job_id}: parts {missing[:10]} are neither failed nor abandoned")
@@ -61,5 +64,7 @@ def redrive(
     ((new_run,),) = yield SQL.reopen_job(
         bucket=bucket, job_id=job_id, open_stripes=live, created=created, give_up_after=give_up_after
     )
+    if done is not None:
+        yield from deeds.write_down(bucket, job_id, "redriven", done)
     yield SQL.ring(queue=queue)
     return int(new_run)

@@ -306,7 +306,8 @@ WHERE s.status = 'undone' AND e.status IN ('registered', 'calling', 'unknown');
 -- all buckets
 -- A live part is ready, or waits for a stated moment.
 SELECT job_id, idx, status, due_at FROM fanin.part
-WHERE status IN ('pending', 'running') AND NOT ready AND due_at > fanin.clock() + 63072000;
+WHERE status IN ('pending', 'running') AND NOT ready AND due_at > fanin.clock() + 63072000
+    AND NOT waiting AND due_at < 1000000000000;
 
 -- name: k1
 -- all buckets
@@ -327,3 +328,11 @@ WHERE f.slot > s.mark AND NOT f.by_hand;
 -- Each slot that was fired has a job of its own.
 SELECT name, job_id, count(*) AS n FROM fanin.firing WHERE what = 'fired' GROUP BY bucket, name, job_id
 HAVING count(*) > 1;
+
+-- name: h1
+-- all buckets
+-- A part is held back only while its job is paused, or until it is let go.
+SELECT p.job_id, p.idx, p.status, p.ready FROM fanin.part AS p
+JOIN fanin.job AS j ON j.bucket = p.bucket AND j.id = p.job_id
+WHERE p.status IN ('pending', 'running') AND p.due_at >= 1000000000000
+    AND (p.ready OR (j.paused_at IS NULL AND (j.walk_from IS NULL OR j.walk_from > p.idx)));

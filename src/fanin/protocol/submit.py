@@ -14,7 +14,7 @@ from fanin.domain import limits, policy
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
 from fanin.domain.identity import item_key, stripe_of
 from fanin.domain.model import NewJob
-from fanin.protocol import ending, growth
+from fanin.protocol import ending, growth, pause
 from fanin.protocol.steps import Room, Row, Rows, Txn, one
 
 SQL = Room("submit")
@@ -103,6 +103,7 @@ def append(bucket: int, job_id: str, first: int, payloads: list[str], delay: flo
         counted = yield SQL.add_created(bucket=bucket, job_id=job_id, rows=sorted(counts.items()))
         if len(counted) != len(counts):
             raise NotAllowedNow(f"job {job_id} was sealed or closed meanwhile: these parts were not added")
+        yield from pause.came(bucket, job_id, first)
         yield SQL.ring(queue=queue)
     return len(fresh)
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanin.domain.errors import Unavailable
-from fanin.protocol import close, finish, flow, lease, nest
+from fanin.protocol import close, finish, flow, lease, nest, pause
 from fanin.protocol.steps import TxnFactory
 from fanin.runtime.background import Background
 from fanin.stores.base import Store
@@ -55,6 +55,9 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     if look.orphaning:
         for job_id, idx in store.read(lambda: nest.orphans(bucket)):
             busy = end_nested(store, bucket, job_id, idx) or busy
+    if look.walking:  # a portion each: a job of a million parts must not hold up what is due
+        for job_id in store.read(lambda: pause.walking(bucket)):
+            busy = _done(store, job_id, partial(pause.walk, bucket, job_id)) or busy
     return busy
 
 

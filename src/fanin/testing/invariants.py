@@ -101,9 +101,11 @@ HISTORY: dict[str, tuple[str, str]] = {
         f"AND ((old, new) NOT IN (VALUES {_edges(EVENT_EDGES)}) OR old_result <> new_result)",
     ),
     "f4": (
-        "The attempt of a part grows by one with each claim, and never falls.",
+        "The attempt of a part grows by one with each claim and each skip, and never falls.",
         "SELECT job_id, idx, old, new, old_attempt, new_attempt FROM fanin.witness WHERE what = 'part' AND "
-        "new_attempt - old_attempt <> CASE WHEN new = 'running' THEN 1 ELSE 0 END",
+        "new_attempt - old_attempt NOT IN ("
+        "CASE WHEN new = 'running' OR old = 'pending' AND new IN ('succeeded', 'failed') THEN 1 ELSE 0 END, "
+        "CASE WHEN new IN ('running', 'succeeded', 'failed') THEN 1 ELSE 0 END)",
     ),
 }
 """Name to (sentence, query over the witness)."""

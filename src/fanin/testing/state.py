@@ -16,6 +16,7 @@ TABLES = (
     "job_stripe",
     "part",
     "attempt_log",
+    "job_log",
     "outbox",
     "staged_output",
     "effect",
@@ -25,7 +26,7 @@ TABLES = (
     "part_key",
 )
 """The tables of the protocol, parents first."""
-_UNSTEADY = {"outbox": ("xid",)}
+_UNSTEADY = {"outbox": ("xid",), "job_log": ("id",)}
 """Columns whose value says nothing about the state."""
 
 

@@ -1,0 +1,35 @@
+"""What operators do is written down with the deed: who, when, why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fanin.domain import identity, limits
+from fanin.domain.errors import BadOption
+from fanin.protocol.steps import Room, Txn
+
+SQL = Room("deeds")
+
+
+class Deed(NamedTuple):
+    """Who does something to a job, and why; both for people. ``id`` is made once, before the first try."""
+
+    id: str
+    who: str | None = None
+    reason: str | None = None
+
+
+def deed(who: str | None = None, reason: str | None = None) -> Deed:
+    """Raises `BadOption` for a text that is too long or cannot be stored."""
+    for name, text, limit in (("by", who, limits.NAME_CHARS), ("reason", reason, limits.REASON_CHARS)):
+        if text is not None and (len(text) > limit or not _storable(text)):
+            raise BadOption(f"{name}={text[:40]!r}…: use at most {limit} characters, no NUL or lone surrogate")
+    return Deed(identity.new_claim_id(), who, reason)
+
+
+def write_down(bucket: int, job_id: str, what: str, done: Deed, idx: int | None = None) -> Txn[None]:
+    yield SQL.write_down(bucket=bucket, job_id=job_id, id=done.id, what=what, idx=idx, who=done.who, reason=done.reason)
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,49 @@
+-- What happened to a job and why: for people, never decided upon, so no locks. However wide the job is, few rows come.
+
+-- name: attempts
+-- The first and the last of each kind of line in the history of attempts, with the number of all of its kind.
+SELECT at, idx, attempt, what, worker, holder, error, of_kind FROM (
+    SELECT at, idx, attempt, what, worker, holder, error, count(*) OVER (PARTITION BY what) AS of_kind,
+        row_number() OVER (PARTITION BY what ORDER BY at, idx, attempt) AS from_first,
+        row_number() OVER (PARTITION BY what ORDER BY at DESC, idx DESC, attempt DESC) AS from_last
+    FROM fanin.attempt_log
+    WHERE bucket = :bucket AND job_id = :job_id AND (:everything OR idx = :idx)
+) AS numbered
+WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, idx, attempt, what;
+
+-- name: deeds
+-- The same of what was done from outside.
+SELECT at, idx, what, who, reason, run, of_kind FROM (
+    SELECT at, idx, what, who, reason, run, id, count(*) OVER (PARTITION BY what) AS of_kind,
+        row_number() OVER (PARTITION BY what ORDER BY at, id) AS from_first,
+        row_number() OVER (PARTITION BY what ORDER BY at DESC, id DESC) AS from_last
+    FROM fanin.job_log
+    WHERE bucket = :bucket AND job_id = :job_id AND (:everything OR idx = :idx)
+) AS numbered
+WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, id;
+
+-- name: ends
+-- The newest ends of runs, with what became of their events.
+SELECT payload, at, status, published_at FROM fanin.outbox
+WHERE bucket = :bucket AND job_id = :job_id AND type = 'job.finished' ORDER BY seq DESC LIMIT :shown;
+
+-- name: family
+-- The oldest of the jobs that follow a job, or were started by its parts.
+SELECT id, step, task, created_at, status, outcome, count(*) OVER () FROM fanin.job
+WHERE bucket = :bucket AND parent_id = :job_id ORDER BY created_at, id LIMIT :shown;
+
+-- name: workers
+-- Who ended the parts, and from when to when. All parts are read.
+SELECT coalesce(worker, ''), count(*), sum(attempt), min(due_at), max(due_at) FROM fanin.part
+WHERE bucket = :bucket AND job_id = :job_id AND status IN ('succeeded', 'failed')
+GROUP BY coalesce(worker, '') ORDER BY count(*) DESC, coalesce(worker, '');
+
+-- name: troubled
+-- The parts with most lines in the history.
+SELECT idx, count(*), max(attempt) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :job_id
+GROUP BY idx ORDER BY count(*) DESC, idx LIMIT :shown;
+
+-- name: part
+-- One part as it stands. Since a part that has ended is not written again, its moment is that of its end.
+SELECT status, attempt, attempts_allowed, worker, due_at, ready FROM fanin.part
+WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx;

@@ -1,0 +1,76 @@
+"""Pause a job: none of its parts is claimed until it is resumed. Running parts go on, deadlines fire.
+
+    pause, resume -> the job row; a claim looks there
+                  -> walk, again and again: its pending parts are held back, or let go
+
+Whoever walks may die: upkeep walks on.
+"""
+
+from __future__ import annotations
+
+from fanin.domain import limits
+from fanin.domain.errors import NotAllowedNow, UnknownJob
+from fanin.protocol import deeds
+from fanin.protocol.deeds import Deed
+from fanin.protocol.steps import Again, Room, Txn
+
+SQL = Room("pause")
+
+
+def pause(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
+    """Stop the claims of a job. False if it is paused already. Raises `UnknownJob`, `NotAllowedNow`."""
+    if not (yield SQL.pause_job(bucket=bucket, job_id=job_id)):
+        status = yield from _standing(bucket, job_id)
+        if status not in ("open", "running"):
+            raise NotAllowedNow(f"job {job_id} is {status}: only a job that has not ended can be paused")
+        return False
+    yield from deeds.write_down(bucket, job_id, "paused", deed)
+    return True
+
+
+def resume(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
+    """Let the claims of a job go on. False if it is not paused. Raises `UnknownJob`."""
+    rows = yield SQL.resume_job(bucket=bucket, job_id=job_id)
+    if not rows:
+        yield from _standing(bucket, job_id)
+        return False
+    yield from deeds.write_down(bucket, job_id, "resumed", deed)
+    yield SQL.ring(queue=rows[0][0])
+    return True
+
+
+def walking(bucket: int) -> Txn[list[str]]:
+    """Jobs to `walk`."""
+    return [job_id for (job_id,) in (yield SQL.walking(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def walk(bucket: int, job_id: str) -> Txn[bool]:
+    """Hold back, or let go, the next portion of a job's parts. False if the walk has come to its end."""
+    rows = yield SQL.place(bucket=bucket, job_id=job_id)
+    if not rows:
+        return False
+    first, paused, queue = rows[0]
+    past = first + limits.CHUNK_PARTS
+    portion = {"bucket": bucket, "job_id": job_id, "first": first, "past": past}
+    yield SQL.lock_portion(**portion)
+    write = SQL.hold_parts if paused else SQL.free_parts
+    changed = yield write(**portion, held=limits.HELD_SECONDS)
+    found = yield SQL.first_from(bucket=bucket, job_id=job_id, past=past)
+    onward = found[0][0] if found else None
+    if not (yield SQL.advance(bucket=bucket, job_id=job_id, first=first, paused=bool(paused), next=onward)):
+        raise Again(lambda: walk(bucket, job_id))
+    if changed and not paused:
+        yield SQL.ring(queue=queue)
+    return onward is not None
+
+
+def came(bucket: int, job_id: str, first: int) -> Txn[None]:
+    """Parts from index ``first`` on have been added to a job, in this transaction."""
+    yield SQL.came(bucket=bucket, job_id=job_id, first=first)
+
+
+def _standing(bucket: int, job_id: str) -> Txn[str]:
+    rows = yield SQL.standing(bucket=bucket, job_id=job_id)
+    if not rows:
+        raise UnknownJob(f"there is no job {job_id}")
+    return str(rows[0][0])

@@ -1,0 +1,158 @@
+"""From the rows that are known of a job to moments that a person can read, in the order of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fanin.domain import policy
+from fanin.domain.errors import UnknownJob, UnknownPart
+from fanin.domain.identity import LISTENER
+from fanin.domain.limits import HELD_SECONDS
+from fanin.domain.model import JobRow
+from fanin.domain.timeline import Explanation, Hand, Moment, Trouble
+from fanin.protocol.explain import Known
+
+HANDS = 20
+SHORT = 13
+"""As much of an id as a person needs."""
+
+
+def explanation(job_id: str, known: Known | None, part: int | None = None) -> Explanation:
+    """Raises `UnknownJob`, `UnknownPart`."""
+    if known is None:
+        raise UnknownJob(f"there is no job {job_id}")
+    if part is not None and known.part is None:
+        raise UnknownPart(f"job {job_id} has no part {part}: they count from 0")
+    job = known.job
+    moments = [_created(job), *_attempts(known), *_deeds(known), *_ends(known), *_family(known), *_work(known)]
+    if part is not None:
+        moments += _standing(known, part)
+    ends = {(end.part, end.attempt): end.at for end in moments if end.what == "ended"}
+    # The line of the failure that ended a run is written after its end, in the same transaction.
+    moments.sort(key=lambda one: (min(one.at, ends.get((one.part, one.attempt), one.at)), one.what == "ended"))
+    hands = [Hand(worker or "?", *rest) for worker, *rest in known.workers]
+    troubled = [Trouble(*row) for row in known.troubled if row[1] > 1]
+    return Explanation(job.id, job.status, job.outcome, job.reason, moments, hands[:HANDS], troubled)
+
+
+def _created(job: JobRow) -> Moment:
+    rule = policy.decode(job.policy)
+    width = "an open job" if job.sealed_parts is None else _many(job.sealed_parts, "part")
+    joined = "all must succeed"
+    if rule.quorum is not None:
+        joined = f"{rule.quorum} must succeed"
+    elif rule.tolerate_percent is not None:
+        joined = f"{rule.tolerate_percent:g} % may fail"
+    elif rule.tolerate:
+        joined = f"{rule.tolerate} may fail"
+    said = [f"created: {width} of {job.task} in queue {job.queue}", joined]
+    said.append(f"{_many(job.attempts, 'attempt')} each" + (", ends early" if rule.fail_fast else ""))
+    if job.parent_id is not None:
+        said.append(("follows job " if job.step else "started by a part of job ") + job.parent_id[:SHORT])
+    return Moment(job.created_at, "created", ", ".join(said), run=1, job=job.id)
+
+
+def _attempts(known: Known) -> Iterator[Moment]:
+    seen: Counter[str] = Counter()
+    for at, idx, attempt, what, worker, holder, error, of_kind in known.attempts:
+        text = f"part {idx}, attempt {attempt}{_on(worker)}: {_became(what, attempt, holder, error)}"
+        yield Moment(at, what, text, part=idx, attempt=attempt, holder=holder, worker=worker)
+        seen[what] += 1
+        yield from _gap(at, what, seen, of_kind, _shown(known.attempts, 3)[what])
+
+
+def _became(what: str, attempt: int, holder: int | None, error: str | None) -> str:
+    said: dict[str, Any] = msgspec.json.decode(error) if error else {}
+    why = f"{said.get('type', '')}: {said.get('message', '').partition(chr(10))[0]}" if said else ""
+    if what == "refused":
+        if holder is not None and holder != attempt:
+            return f"its report was refused, attempt {holder} held the part"
+        return "its report was refused, the job had been closed"
+    return {
+        "retried": f"failed ({why}), to be tried again", "failed": f"failed for good ({why})",
+        "released": "given back", "lease_lost": "its lease ran out", "stopped": "told to stop, the part was lost",
+    }.get(what, what)  # fmt: skip
+
+
+def _deeds(known: Known) -> Iterator[Moment]:
+    seen: Counter[str] = Counter()
+    for at, idx, what, who, reason, run, of_kind in known.deeds:
+        which = "" if idx is None else f"part {idx} "
+        text = f"{which}{what}" + (f" by {who}" if who else "") + (f": {reason}" if reason else "")
+        yield Moment(at, what, text, part=idx, worker=who, run=run)
+        seen[what] += 1
+        yield from _gap(at, what, seen, of_kind, _shown(known.deeds, 2)[what])
+
+
+def _shown(rows: Any, column: int) -> Counter[str]:
+    return Counter(row[column] for row in rows)
+
+
+def _gap(at: float, what: str, seen: Counter[str], of_kind: int, shown: int) -> Iterator[Moment]:
+    """After the first half of what is shown of a kind: how many were left out."""
+    if of_kind > shown and seen[what] == (shown + 1) // 2:
+        yield Moment(at, "more", f"… and {_many(of_kind - shown, what + ' line')} more", count=of_kind - shown)
+
+
+def _ends(known: Known) -> Iterator[Moment]:
+    for payload, at, status, published_at in known.ends:
+        facts = msgspec.json.decode(payload)
+        counts = ", ".join(f"{facts[name]} {name}" for name in ("succeeded", "failed", "abandoned") if facts[name])
+        by = facts.get("ended_by")
+        how = f"run {facts['run']} ended: {facts['status']}, {facts['outcome']}"
+        text = f"{how} ({counts or 'no parts'})" + (f": {facts['reason']}" if facts["reason"] else "")
+        if by is not None:
+            text += f"; by part {by['part']}, attempt {by['attempt']}{_on(by['worker'])}"
+        yield Moment(
+            at, "ended", f"{text}; its event is {status}", run=facts["run"], job=facts["job_id"],
+            **({"part": by["part"], "attempt": by["attempt"], "worker": by["worker"]} if by else {}),
+        )  # fmt: skip
+        if published_at is not None:
+            yield Moment(published_at, "published", f"the event of run {facts['run']} was delivered", run=facts["run"])
+
+
+def _family(known: Known) -> Iterator[Moment]:
+    for n, (job_id, step, task, at, status, outcome, of_all) in enumerate(known.family, 1):
+        stands = f"now {status}" + (f", {outcome}" if outcome else "")
+        if step is None:
+            yield Moment(at, "child", f"a part started job {job_id[:SHORT]} of {task}: {stands}", job=job_id)
+        else:
+            which = "listener" if step.startswith(LISTENER) else "successor"
+            yield Moment(at, "successor", f"{which} {job_id[:SHORT]} of {task} was created: {stands}", job=job_id)
+        if n == len(known.family) < of_all:
+            yield Moment(at, "more", f"… and {_many(of_all - n, 'job')} more", count=of_all - n)
+
+
+def _work(known: Known) -> Iterator[Moment]:
+    """When the parts that stand ended; the time between is the length of the work."""
+    if known.workers:
+        total = sum(row[1] for row in known.workers)
+        yield Moment(min(row[3] for row in known.workers), "first", "the first part ended")
+        if total > 1:
+            yield Moment(max(row[4] for row in known.workers), "last", f"the last of {_many(total, 'part')} ended")
+
+
+def _standing(known: Known, part: int) -> Iterator[Moment]:
+    assert known.part is not None
+    status, attempt, allowed, worker, due_at, ready = known.part
+    ended = status in ("succeeded", "failed")
+    text = f"part {part} is {status} at attempt {attempt} of {allowed}{_on(worker)}"
+    if due_at >= HELD_SECONDS:
+        text, due_at = text + ", held back: the job is paused", due_at - HELD_SECONDS
+    elif ready:
+        text += ", ready to be claimed"
+    elif status in ("pending", "running"):
+        text += ", until here its lease lasts" if status == "running" else ", to be tried again now"
+    yield Moment(due_at, "ended" if ended else "now", text, part=part, attempt=attempt, worker=worker)
+
+
+def _on(worker: str | None) -> str:
+    return f" on {worker}" if worker else ""
+
+
+def _many(count: int, of: str) -> str:
+    return f"{count:,} {of}{'' if count == 1 else 's'}".replace(",", " ")
