@@ -37,8 +37,8 @@ from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
-from fanin.flow import Flow, FlowRun, Step, manual
 from fanin.domain.timeline import Explanation, Moment
+from fanin.flow import Flow, FlowRun, Step, manual
 from fanin.job import Job
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import Joined
