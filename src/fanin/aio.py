@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from fanin.app import App, check_grows, encoded, encoder, find
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
+from fanin.domain.effects import Effect
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import NESTED, Failure, Firing, JobRow, NewJob, Progress, ScheduleRow
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
@@ -20,9 +22,10 @@ from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.domain.timeline import Explanation
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts, deed, result_text
-from fanin.protocol import close, explain, pause, read, redrive, signals, skip
+from fanin.protocol import close, effect, explain, pause, read, redrive, signals, skip
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
+from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.joined import value_of
 from fanin.runtime.outputs import LARGE, Output, output_pages
 from fanin.runtime.part import running_part
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -90,6 +94,10 @@ class AsyncApp:
     @property
     def schedules(self) -> dict[str, Schedule]:
         return self._app.schedules
+
+    @property
+    def effects(self) -> dict[str, EffectHandler]:
+        return self._app.effects
 
     @property
     def max_parts(self) -> int:
@@ -171,6 +179,22 @@ class AsyncApp:
             priority=priority, meta=meta,
         )  # fmt: skip
         return AsyncSchedule(self, made)
+
+    def effect(
+        self,
+        name: str,
+        *,
+        mode: str,
+        timeout: Duration = CALL_SECONDS,
+        probe: Callable[..., Any] | None = None,
+        attempts: int | None = None,
+        backoff: Backoff | Duration | None = None,
+        concurrency: int = 8,
+    ) -> Callable[[F], F]:
+        """See `App.effect`."""
+        return self._app.effect(
+            name, mode=mode, timeout=timeout, probe=probe, attempts=attempts, backoff=backoff, concurrency=concurrency
+        )
 
     async def map(
         self,
@@ -382,6 +406,14 @@ class AsyncJob:
                     else:
                         yield codec.decode(text)
             first = page[-1][0] + 1
+
+    async def effects(self) -> AsyncIterator[Effect]:
+        """See `Job.effects`."""
+        after: effect.Place | None = effect.FIRST
+        while after is not None:
+            page, after = await self._runner.read(partial(effect.of_job, self._bucket, self.id, after))
+            for one in page:
+                yield one
 
     async def outputs(self, name: str | None = None) -> AsyncIterator[Output]:
         found = output_pages(self._app.store, self.id, name)

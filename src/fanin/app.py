@@ -24,6 +24,7 @@ from fanin.protocol import flow, read, signals
 from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
+from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import spec_of
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 STRIPED_FROM_PARTS = 10_000
 STRIPES = 8
@@ -51,6 +53,7 @@ class App:
     def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
         self.store = open_store(url or default_url())
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.effects: dict[str, EffectHandler] = {}
         self.schedules: dict[str, Schedule] = {}
         self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
         self._listeners: list[tuple[Task[..., Any], frozenset[str]]] = []
@@ -88,10 +91,42 @@ class App:
             task: Task[..., Any] = Task(function, **options)
             if task.name in self.tasks:
                 raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
+            task.effects = self.effects
             self.tasks[task.name] = task
             return task
 
         return register if function is None else register(function)
+
+    def effect(
+        self,
+        name: str,
+        *,
+        mode: str,
+        timeout: Duration = CALL_SECONDS,
+        probe: Callable[..., Any] | None = None,
+        attempts: int | None = None,
+        backoff: Backoff | Duration | None = None,
+        concurrency: int = 8,
+    ) -> Callable[[F], F]:
+        """Register the function that performs what parts ask for by ``part.effect(name, request)``.
+
+        It is called with the request and a key for the receiver, in a thread (``async def`` on a loop there). What it
+        returns is kept as the response. `Permanent` and `RetryLater` say that surely nothing was done; after any other
+        exception, or ``timeout``, it may have been done, and ``mode`` says what follows. See
+        `fanin.runtime.effects.EffectHandler` for the options. Raises `BadOption`, `BadPayload`.
+        """
+        check_name(name, "effect name")
+
+        def register(function: F) -> F:
+            if name in self.effects:
+                raise BadOption(f"the effect name {name!r} is taken: give one of the two another name")
+            self.effects[name] = EffectHandler(
+                function, name, mode=mode, timeout=timeout, probe=probe, attempts=attempts, backoff=backoff,
+                concurrency=concurrency,
+            )  # fmt: skip
+            return function
+
+        return register
 
     def on(
         self, event: str, *, of: Task[..., Any] | Sequence[Task[..., Any]] | None = None, **options: Any
@@ -115,6 +150,7 @@ class App:
             task.signature.check_item(SAMPLE)
             if task.name in self.tasks:
                 raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
+            task.effects = self.effects
             self.tasks[task.name] = task
             self._listeners.append((task, frozenset(one.name for one in chosen)))
             return task

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
+from fanin.domain.effects import Effect
 from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
-from fanin.protocol import close, deeds, explain, pause, read, redrive, skip
+from fanin.protocol import close, deeds, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import failure_pages, values
@@ -105,6 +107,13 @@ class Job:
         name: only those called so.
         """
         return output_pages(self._app.store, self.id, name)
+
+    def effects(self) -> Iterator[Effect]:
+        """What the job's parts want done outside (`Part.effect`), and what became of it, by part and name, streamed."""
+        after: effect.Place | None = effect.FIRST
+        while after is not None:
+            page, after = self._app.store.read(partial(effect.of_job, self._bucket, self.id, after))
+            yield from page
 
     def result(self, timeout: Duration | None = None) -> Any:
         """Wait for the job and return its single result, or the list of all results of a wider one.

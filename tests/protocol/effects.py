@@ -50,7 +50,7 @@ def said(store: Store, call: Call, verb: str, **more: Any) -> str | None:
 
 
 def effects(store: Store, job_id: str) -> list[Effect]:
-    return store.read(lambda: effect.of_job(0, job_id))
+    return store.read(lambda: effect.of_job(0, job_id, effect.FIRST))[0]
 
 
 def states(store: Store, job_id: str) -> dict[str, str]:

@@ -510,8 +510,10 @@ def test_effects_are_listed_by_job_in_order_and_counted_by_state(store: Store, m
     monkeypatch.setattr(effect, "PAGE_EFFECTS", 3)
     job_id = make(store, 3)
     settle(store, *[wanting(one, intent("b"), intent("a")) for one in claim(store)])
-    page = effects(store, job_id)
-    rest = store.read(lambda: effect.of_job(0, job_id, (page[-1].idx, page[-1].name)))
+    page, after = store.read(lambda: effect.of_job(0, job_id, effect.FIRST))
+    assert after == (1, "a")
+    rest, after = store.read(lambda: effect.of_job(0, job_id, (1, "a")))
+    assert store.read(lambda: effect.of_job(0, job_id, after or effect.FIRST)) == ([], None)
     assert [(one.idx, one.name) for one in (*page, *rest)] == [(n, name) for n in range(3) for name in "ab"]
     (call,) = called(store, "a", 1)
     said(store, call, "refuse", final=True)

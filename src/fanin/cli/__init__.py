@@ -37,6 +37,7 @@ COMMANDS = {
     "events": Command("events", "events", "list events, and retry those that are stuck"),
     "purge": Command("purge", "purge", "remove jobs that ended long ago"),
     "signals": Command("signals", "signals", "count refused commits, lost leases, and what waits or is stuck"),
+    "effects": Command("effects", "effects", "list calls to the outside, and settle those that nobody knows about"),
     "migrate": Command("migrate", "migrate", "make or update the tables"),
     "check": Command("check", "check", "check the promises on the live database"),
     "torture": Command("torture", "torture", "kill, freeze and cut a program on your database, then count"),

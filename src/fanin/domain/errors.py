@@ -66,6 +66,14 @@ class BrokenOutput(FaninError):
     """An output that counts is not where it was put, or has other bytes than its part wrote."""
 
 
+class EffectFailed(FaninError):
+    """An effect was surely not performed: the receiver refused it, or it was cancelled."""
+
+
+class EffectUnknown(FaninError):
+    """A call ended without a clear answer, so nobody knows whether the effect has happened."""
+
+
 class JobFailed(FaninError):
     """Raised by ``Job.result()`` and friends when the job ended without the result that was asked for."""
 

@@ -45,6 +45,14 @@ CLAIM_EVENTS = 1_000
 """Events taken by one claim of a relay."""
 EVENT_TRIES = 20
 """An event that was refused so often, or lost with its relay, is parked."""
+PART_EFFECTS = 100
+"""Effects of one part."""
+EFFECT_BYTES = 256_000
+"""The request, or the response, of one effect as JSON."""
+EFFECT_CALLS = 20
+"""Calls of one effect, unless its handler says otherwise."""
+CALL_SECONDS_MAX = 3_600.0
+"""The longest that one call of an effect may take."""
 CLAIM_EFFECTS = 100
 """Effects taken by one claim."""
 SWEEP_PARTS = 2_000

@@ -29,6 +29,9 @@ EXPIRED = "its caller did not come back in time: nobody knows whether it has hap
 
 Key = tuple[str, int, str]
 """(job id, idx, name)"""
+Place = tuple[int, str]
+"""(idx, name)"""
+FIRST: Place = (-1, "")
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -239,10 +242,11 @@ def find(bucket: int, where: Key) -> Txn[tuple[str, str] | None]:
     return (rows[0][0], rows[0][2]) if rows else None
 
 
-def of_job(bucket: int, job_id: str, after: tuple[int, str] = (-1, "")) -> Txn[list[Effect]]:
-    """A page of a job's effects, after (idx, name), in this order."""
+def of_job(bucket: int, job_id: str, after: Place) -> Txn[tuple[list[Effect], Place | None]]:
+    """A page of a job's effects after (idx, name), in this order, and where the next one begins."""
     rows = yield SQL.of_job(bucket=bucket, job_id=job_id, idx=after[0], name=after[1], limit=PAGE_EFFECTS)
-    return list(map(_effect, rows))
+    page = list(map(_effect, rows))
+    return page, (page[-1].idx, page[-1].name) if len(page) == PAGE_EFFECTS else None
 
 
 def newest(buckets: Sequence[int], status: str | None, limit: int) -> Txn[list[Effect]]:

@@ -62,7 +62,7 @@ class Running:
             self.deadline = self.started + self.task.timeout
 
     def report(self, found: Outcome) -> Report:
-        return Report(self.claim, found.verb, found.result, found.error, found.delay, spawns=found.spawns)
+        return Report(self.claim, found.verb, found.result, found.error, found.delay, found.effects, found.spawns)
 
 
 Done = Callable[[Running, Outcome], None]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.effects import Intent
 from fanin.domain.errors import (
     BadOption,
     BadPayload,
@@ -21,7 +22,7 @@ from fanin.domain.errors import (
 from fanin.domain.model import NESTED
 from fanin.protocol.nest import Nested
 from fanin.runtime.fanout import FanOut
-from fanin.runtime.part import Part, hand_over, large_result, spawns_of
+from fanin.runtime.part import Part, hand_over, intents_of, large_result, spawns_of
 from fanin.runtime.task import Task
 
 _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
@@ -38,15 +39,20 @@ class Outcome(msgspec.Struct, frozen=True):
     delay: float = 0.0
     fan_out: FanOut | None = None
     spawns: tuple[tuple[str, str], ...] = ()
+    effects: tuple[Intent, ...] = ()
 
 
 def succeeded(task: Task[..., Any], value: Any, own: Part) -> Outcome:
     """A result that cannot be stored is a failure for good: the next attempt would return the same."""
     if isinstance(value, FanOut):
+        if intents_of(own):
+            raise BadOption(
+                "a part that ends with fan_out cannot have effects of its own: name them in its parts or then="
+            )
         return Outcome("waits", fan_out=value)
     try:
         text = task.signature.result.encode(value, limits.LARGE_RESULT_BYTES)
-        return Outcome("succeed", result=text, spawns=spawns_of(own))
+        return Outcome("succeed", result=text, spawns=spawns_of(own), effects=intents_of(own))
     except BadPayload as problem:
         return Outcome("fail", error=describe(problem))
 

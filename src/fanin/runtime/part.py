@@ -12,11 +12,14 @@ from typing import Any, NoReturn
 import msgspec
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import LeaseLost, Refused
+from fanin.domain.effects import Intent, same_request
+from fanin.domain.errors import KeyConflict, LeaseLost, LimitExceeded, Refused
 from fanin.domain.model import Claim
-from fanin.protocol import growth, lease
+from fanin.protocol import effect, growth, lease
 from fanin.protocol.nest import Nested
+from fanin.runtime.asking import call_now, intended
 from fanin.runtime.codec import encode
+from fanin.runtime.effects import Handlers
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.outputs import LARGE, RESULT, Source, check_output_name, digest_of, staging, write_source
 from fanin.runtime.spawning import Spawns
@@ -36,6 +39,9 @@ class Part:
         self._spawns = Spawns(claim, task, store)
         self._lost = False
         self._children = itertools.count()
+        self._effects: Handlers = task.effects if task is not None else {}
+        self._intents: dict[str, Intent] = {}
+        self._called: set[str] = set()
 
     @property
     def store(self) -> Store:
@@ -61,9 +67,12 @@ class Part:
         return self._claim.attempts_allowed - self._claim.attempt
 
     @property
-    def idempotency_key(self) -> str:
-        """A key for calls to the outside: the same on every attempt and in every run of this part."""
-        return identity.part_key(self._claim.job_id, self._claim.idx)
+    def idempotency_key(self) -> identity.PartKey:
+        """A key for calls to the outside: the same on every attempt and in every run of this part.
+
+        ``part.idempotency_key("charge")`` is that of one call of several. `effect` makes the call for you.
+        """
+        return identity.PartKey(identity.part_key(self._claim.job_id, self._claim.idx))
 
     @property
     def cancelled(self) -> bool:
@@ -141,6 +150,42 @@ class Part:
             fresh += added
         return fresh
 
+    def effect(self, name: str, request: Any = None, *, mode: str | None = None, now: bool = False) -> Any:
+        """Have something done outside the database, once for this part, whatever becomes of its attempts.
+
+        The handler registered as ``@app.effect(name, mode=…)`` gets ``request`` and a key that is the same in every
+        attempt and run. By default it is called after this attempt's result has been accepted, by a worker; an attempt
+        that loses the part leaves nothing, and None is returned. ``now``: call at once, while this attempt holds the
+        part, and return the response; what an earlier attempt was answered is returned without a call.
+
+        mode: ``at_most_once``, where the handler's own is weaker; needed if no handler of this name is known here.
+        The same name and request again is the same effect.
+
+        Raises `BadOption`, `BadPayload`, `LimitExceeded`, `KeyConflict` (the name stands for another request of this
+        part), `LeaseLost`; with ``now`` also `EffectFailed` and `EffectUnknown`.
+        """
+        intent = intended(self._effects, name, request, mode)
+        if now:
+            self._called.add(name)
+            return call_now(self._store, self._effects, self._claim, intent, self._lose)
+        standing = self._intents[name].request if name in self._intents else self._named_before(name)
+        if standing is not None and not same_request(standing, intent.request):
+            raise KeyConflict(
+                f"effect {identity.effect_key(*self._claim.key, name)} was named before with another request: one name "
+                "stands for one effect of a part; give the second one a name of its own"
+            )
+        if len(self._intents) >= limits.PART_EFFECTS and name not in self._intents:
+            raise LimitExceeded(f"part {self.idx} wants more than {limits.PART_EFFECTS} effects: make parts of them")
+        self._intents[name] = intent
+        return None
+
+    def _named_before(self, name: str) -> str | None:
+        """The request of an effect that an attempt has named to the database. A first attempt has no predecessor."""
+        if self.attempt == 1 and name not in self._called:
+            return None
+        found = self._store.read(lambda: effect.find(self._claim.bucket, (*self._claim.key, name)))
+        return None if found is None else found[1]
+
     @property
     def last_checkpoint(self) -> Any:
         """What an earlier attempt of this part saved last, or None."""
@@ -172,6 +217,11 @@ def running_part() -> Part | None:
 def next_child_id(part: Part) -> str:
     """The id of the next job without a key that the handler of ``part`` makes."""
     return identity.child_id(part.job_id, part.idx, next(part._children))
+
+
+def intents_of(part: Part) -> tuple[Intent, ...]:
+    """What the handler wants done if its result is accepted."""
+    return tuple(part._intents.values())
 
 
 def enter(part: Part) -> contextvars.Token[Part | None]:

@@ -14,6 +14,7 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption
 from fanin.domain.policy import Backoff
 from fanin.runtime.codec import Signature
+from fanin.runtime.effects import EffectHandler, Handlers
 from fanin.runtime.schedule import Declared
 from fanin.stores.base import Store
 
@@ -79,6 +80,8 @@ class Task(Generic[P, R]):
         self.give_up_on = check_filter(give_up_on, "give_up_on")
         self.item_key = item_key
         self.signature = Signature(function, self.name)
+        self.effects: Handlers = {}
+        """Those of the application."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -109,6 +112,8 @@ class Application(Protocol):
     def tasks(self) -> dict[str, Task[..., Any]]: ...
     @property
     def schedules(self) -> Mapping[str, Declared]: ...
+    @property
+    def effects(self) -> dict[str, EffectHandler]: ...
 
 
 def check_name(value: str, what: str) -> str:

@@ -27,6 +27,7 @@ from fanin.runtime.expand import BUILT_IN
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
+from fanin.runtime.performer import Performer
 from fanin.runtime.schedule import schedulers
 from fanin.runtime.settling import Settling, tell
 from fanin.runtime.task import Application
@@ -68,7 +69,7 @@ class Worker:
             raise BadOption(f"concurrency={concurrency}: at least 1 handler must be able to run")
         if not 1 <= batch <= limits.CLAIM_PARTS:
             raise BadOption(f"batch={batch}: give 1 to {limits.CLAIM_PARTS}")
-        if not app.tasks:
+        if not app.tasks and not app.effects:
             raise BadOption("the application has no tasks: decorate a function with @app.task before starting a worker")
         if any(task.mode == "process" for task in app.tasks.values()):
             require_pebble()
@@ -83,6 +84,7 @@ class Worker:
         self.on_part = on_part
         self.retain = retain
         leases = {task.name: task.lease for task in self.tasks.values()}
+        self._performer = Performer(self.store, app.effects, self.name) if app.effects else None
         self._settling = Settling(self.store, self.queues, leases, self.name)
         self._held: dict[tuple[str, int, int], Running] = {}
         self._done: deque[tuple[Running, Outcome]] = deque()
@@ -157,6 +159,8 @@ class Worker:
         self._heart.start()
         for thread in self._tending:
             thread.start()
+        if self._performer is not None:
+            self._performer.start()
         log.info("worker %s serves %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
         return True
 
@@ -174,6 +178,8 @@ class Worker:
         return False
 
     def _close(self) -> None:
+        if self._performer is not None:
+            self._performer.close(0.0 if self._at_once.is_set() else self.grace)
         self._heart.close()
         for thread in self._tending:
             thread.close()
@@ -201,7 +207,7 @@ class Worker:
             return False
         if until is not None and until():
             return True
-        if until_idle and not self._held and not self.store.read(self._backlog):
+        if until_idle and not self._held and not self.store.read(self._backlog) and self._performed():
             return True
         self._rest(busy=bool(self._held), poll=0.2 if until_idle or until else POLL_SECONDS)
         return False
@@ -219,6 +225,9 @@ class Worker:
         finally:
             self._resting = False
             self._news.clear()
+
+    def _performed(self) -> bool:
+        return self._performer is None or self._performer.idle()
 
     def _backlog(self) -> Txn[bool]:
         return read.backlog(range(self.store.buckets), self.queues, list(self.tasks))
@@ -379,6 +388,8 @@ class Worker:
     def _settle(self, report: Report, answer: Settled) -> None:
         self.settled += 1
         self.lost += tell(report, answer)
+        if report.effects and self._performer is not None:
+            self._performer.wake()
         if self.on_part is not None:
             try:
                 self.on_part(report, answer)

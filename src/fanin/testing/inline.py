@@ -10,14 +10,16 @@ Everything goes through the same transactions as in a worker; only threads, hear
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import fanin
-from fanin.domain import identity
+from fanin.domain import identity, limits
 from fanin.domain.errors import NotAllowedNow
 from fanin.domain.model import Claim, Report, Settled, Verdict
-from fanin.protocol import finish, lease
+from fanin.protocol import effect, finish, lease
 from fanin.runtime import outcome, part, upkeep
+from fanin.runtime.effects import MARGIN_SECONDS, perform
 from fanin.runtime.executors import run_handler
 from fanin.runtime.expand import BUILT_IN
 from fanin.runtime.joined import join
@@ -69,7 +71,7 @@ class Attempt:
         if self.found.verb in ("lost", "waits"):
             return Verdict.LOST
         found = self.found
-        report = Report(self._claim, found.verb, found.result, found.error, found.delay, spawns=found.spawns)
+        report = Report(self._claim, found.verb, found.result, found.error, found.delay, found.effects, found.spawns)
         settled: list[Settled] = self._inline.app.store.run(lambda: finish.settle(self._claim.bucket, [report], WORKER))
         return settled[0].verdict
 
@@ -122,7 +124,7 @@ class Inline:
         while True:
             attempt = self.claim()
             if attempt is None:
-                if not self._skip_to_next():
+                if not self.perform_effects() and not self._skip_to_next():
                     return attempts
                 continue
             attempts += 1
@@ -139,6 +141,19 @@ class Inline:
                 refused = late in (Verdict.LOST, Verdict.CLOSED)
                 assert refused, f"{overtaken!r} was overtaken, and its report was answered with {late}"
 
+    def perform_effects(self) -> int:
+        """Call what accepted parts want done (`Part.effect`) and is due now, here, one after the other. How many."""
+        store, calls = self.app.store, 0
+        for bucket in range(store.buckets):
+            for name, handler in sorted(self.app.effects.items()):
+                caller_id = identity.new_claim_id()
+                limit = handler.timeout + MARGIN_SECONDS
+                taken = store.run(partial(effect.take, bucket, name, limits.CLAIM_EFFECTS, caller_id, WORKER, limit))
+                for call in taken:
+                    calls += 1
+                    store.run(partial(effect.settle, bucket, [perform(handler, call).said(call)]))
+        return calls
+
     def close(self) -> None:
         """The true time again."""
         self.clock.reset()
@@ -149,9 +164,11 @@ class Inline:
                 pass
 
     def _skip_to_next(self) -> bool:
-        """Move the clock to the next part that comes due. False if none waits."""
-        looks = [self.app.store.read(lambda: lease.look(n)) for n in range(self.app.store.buckets)]
-        waits = [look.due_in for look in looks if look.due_in is not None]
+        """Move the clock to the next part or effect that comes due. False if none waits."""
+        buckets, names = range(self.app.store.buckets), sorted(self.app.effects)
+        looks = [self.app.store.read(partial(lease.look, n)).due_in for n in buckets]
+        looks += [self.app.store.read(partial(effect.due_in, n, names)) for n in buckets]
+        waits = [wait for wait in looks if wait is not None]
         if not waits:
             return False
         self.skip(max(min(waits), 0.0) + _A_MOMENT_SECONDS)
