@@ -20,7 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/coming-from").glob("*.md")),
+]
 POSTGRES_URL = "postgresql://fanin@db.example/app"
 """The database of the documents; a test puts a real one in its place."""
 WORDS = {"no-run", "fails"}
