@@ -14,7 +14,7 @@ import pytest
 from fanin.domain.errors import BadOption
 from fanin.domain.model import Spec, Verdict
 from fanin.domain.policy import Policy
-from fanin.protocol import close, counting, ending, finish, lease, redrive, submit
+from fanin.protocol import born, close, counting, ending, finish, lease, outbox, outputs, redrive, submit
 from fanin.stores import open_store
 from fanin.stores.base import Store
 from fanin.testing import crashpoints
@@ -22,6 +22,7 @@ from fanin.testing.crashpoints import Crashed, Plan
 from tests.protocol.helpers import cancel, claim, done, failed, make, retried, settle, verdicts
 
 ROOMS = {
+    "born": born,
     "submit": submit,
     "lease": lease,
     "counting": counting,
@@ -29,6 +30,8 @@ ROOMS = {
     "finish": finish,
     "close": close,
     "redrive": redrive,
+    "outbox": outbox,
+    "outputs": outputs,
 }
 
 DYING_WORKER = """
@@ -75,6 +78,13 @@ def test_every_point_is_passed_in_the_life_of_a_job(store: Store) -> None:
     other = make(store, 1)
     assert cancel(store, other)
     assert store.run(lambda: close.sweep(0, other, 0)) == 1
+    claim_id = "00000000-0000-4000-8000-000000000001"
+    events = store.run(lambda: outbox.take(0, 10, 60.0, claim_id, "r"))
+    store.run(lambda: outbox.settle(0, claim_id, [outbox.Said(event.key, "mark") for event in events]))
+    make(store, 1)
+    (held,) = claim(store)
+    assert store.run(lambda: outputs.stage(held, "a", "/x"))
+    assert store.run(lambda: outputs.mark_ready(held, "a", 1, "d"))
     assert plan.passed.keys() == crashpoints.POINTS.keys()
 
 

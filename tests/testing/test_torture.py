@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fanin.testing.torture import breaks, judge, plan, run
 from fanin.testing.torture.ground import Ground, ground_of
 from fanin.testing.torture.journal import Journal, Reader, digest
 from fanin.testing.torture.nursery import Nursery
+from fanin.testing.torture.outside import Outside, environment
 from fanin.testing.torture.report import Account, Control, never
 from fanin.testing.torture.worker import WorkerSpec
 
@@ -51,6 +53,9 @@ def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
     assert account.faults["zombies"] >= 1
     assert account.figures["stale_by_attempt"] >= 1
     assert account.figures["events"] == account.figures["runs"] > 20
+    assert account.figures["applied"] == account.figures["events"] <= account.figures["deliveries"]
+    assert account.figures["mails"] == account.figures["mailing_parts"] > 0
+    assert account.figures["files"] == account.figures["outputs"] > 0
     if cuts:
         assert schemas(store_url) == []
 
@@ -118,6 +123,7 @@ FAULTS = (
 RACES = (
     "unknown_already_done", "stale_by_attempt", "refused_closed", "unknown_done_again", "released", "give_up_first",
     "last_part_first", "cancel_first", "cancel_too_late", "too_many_failures", "quorums", "redriven_runs",
+    "deliveries", "mail_repeats", "outputs_swept",
 )  # fmt: skip
 NOTHING_MISSING = Account(
     url="sqlite:///a.db", seed=1, broken=None, storm_seconds=90, calm_seconds=2, faults=dict.fromkeys(FAULTS, 1),
@@ -192,14 +198,14 @@ def test_a_dead_torture_takes_its_processes_with_it(sqlite_url: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", breaks.BREAKS)
-def test_a_broken_program_still_runs_where_nothing_goes_wrong(store_url: str, name: str) -> None:
+def test_a_broken_program_still_runs_where_nothing_goes_wrong(store_url: str, name: str, tmp_path: Path) -> None:
     """Else the control would catch a program that does not work at all, instead of one that is not safe."""
     ground = ground_of(store_url, 0)
     ground.create()
     try:
         done = subprocess.run(
             [sys.executable, "-c", WORKING, ground.url], capture_output=True, text=True, timeout=60,
-            env=os.environ | {breaks.VARIABLE: name},
+            env=os.environ | environment(str(tmp_path)) | {breaks.VARIABLE: name},
         )  # fmt: skip
         assert done.stdout.split() == ["completed", "6"], done.stderr
     finally:
@@ -244,8 +250,11 @@ def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]
             ["job/j/finished/1", "j", msgspec.json.encode(facts).decode()],
             ["job/s/finished/1", "s", msgspec.json.encode(then).decode()],
         ],
+        "outputs": [["j", 0, "c2", 2, "page", "kept"], ["j", 0, "c1", 1, "page", "swept"]],
+        "applied": ["job/j/finished/1", "job/s/finished/1"],
+        "files": ["j/0/2-c2/page"],
     }
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"e": "submit", "n": 0, "k": "key", "w": 2},
         {"e": "submitted", "n": 0, "j": "j", "w": 2},
         {"e": "body", "j": "j", "i": 0, "a": 1},
@@ -255,6 +264,11 @@ def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]
         {"e": "ack", "j": "j", "i": 0, "a": 1, "c": "c1", "v": "succeed", "d": digest("4"), "r": "lost", "h": 2},
         {"e": "ack", "j": "j", "i": 0, "a": 2, "c": "c2", "v": "succeed", "d": digest("5"), "r": "ok", "h": 2},
         {"e": "say", "j": "s", "i": 0, "a": 1, "c": "c3", "v": "succeed", "d": digest("6")},
+        {"e": "delivered", "k": "job/j/finished/1", "d": "1"},
+        {"e": "delivered", "k": "job/s/finished/1", "d": "2"},
+        {"e": "delivered", "k": "job/j/finished/1", "d": "1"},
+        {"e": "mail", "j": "j", "i": 0, "k": "j/0"},
+        {"e": "mail", "j": "j", "i": 0, "k": "j/0"},
     ]
     return rows, lines
 
@@ -265,10 +279,12 @@ def judged(tmp_path: Path, change: Callable[[dict[str, list[Any]], list[dict[str
     journal = Journal(str(tmp_path), "history")
     for line in lines:
         journal.write(**line)
+    outside = Outside(Counter(rows.pop("applied")), frozenset(rows.pop("files")))
     tables = judge.Tables({name: [tuple(row) for row in found] for name, found in rows.items()})
     history = judge.History().read(Reader(str(tmp_path)).news())
     found = judge.live(tables, history)
     judge.final(tables, history, found)
+    judge.beyond(tables, history, outside, found)
     return found
 
 
@@ -302,6 +318,14 @@ def test_the_judge_finds_nothing_where_nothing_is_wrong(tmp_path: Path) -> None:
         ("submits lost or doubled", lambda rows, lines: lines[1].__setitem__("j", "other")),
         ("jobs that nobody submitted", lambda rows, lines: lines.pop(0)),
         ("redrives lost", lambda rows, lines: lines.append({"e": "redrive", "n": 0, "j": "j", "seen": 1, "run": 2})),
+        ("events skipped", lambda rows, lines: lines.pop(10)),
+        ("events that nobody wrote", lambda rows, lines: lines[10].__setitem__("k", "job/x/finished/1")),
+        ("events delivered with another content", lambda rows, lines: lines[11].__setitem__("d", "3")),
+        ("events not applied", lambda rows, lines: rows["applied"].pop()),
+        ("events applied twice", lambda rows, lines: rows["applied"].append(rows["applied"][0])),
+        ("effects outside twice", lambda rows, lines: lines[13].__setitem__("k", "j/0/2")),
+        ("outputs lost", lambda rows, lines: rows["files"].pop()),
+        ("outputs left over", lambda rows, lines: rows["files"].append("j/0/1-c1/page")),
         ("reports answered with conflict", lambda rows, lines: lines[7].__setitem__("r", "conflict")),
         ("calls that were refused wrongly", lambda rows, lines: lines.append({"e": "wrong", "n": 0, "why": "no"})),
     ],

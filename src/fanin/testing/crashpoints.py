@@ -66,8 +66,22 @@ POINTS = {
     "sweep.parts": Point("after", "close.sweep_parts", "left parts are abandoned, their counter does not say so"),
     "redrive.locked": Point("after", "redrive.standing", "a job to be redriven is locked, still unchanged"),
     "redrive.before_commit": Point("commit", "redrive.reopen_job", "a new run is open, COMMIT is not sent"),
+    "relay.claimed": Point("committed", "outbox.claim_events", "events are claimed, none is sent"),
+    "relay.published": Point("begin", "outbox.settle_events", "events are sent and applied, none is marked"),
+    "relay.marked": Point("committed", "outbox.settle_events", "events are marked, the relay does not know"),
+    "stage.row": Point("committed", "outputs.stage", "an output has a row and no object"),
+    "stage.uploaded": Point("begin", "outputs.mark_ready", "an output's object is whole, its row does not say so"),
+    "stage.ready": Point("committed", "outputs.mark_ready", "an output is ready, its part does not say that it counts"),
 }
-_ROWS_MATTER = {"lease.claim_parts", "finish.settle_parts", "finish.reap_parts", "close.sweep_parts"}
+_ROWS_MATTER = {
+    "outbox.claim_events",
+    "outputs.stage",
+    "outputs.mark_ready",
+    "lease.claim_parts",
+    "finish.settle_parts",
+    "finish.reap_parts",
+    "close.sweep_parts",
+}
 """Statements that often find nothing; then nothing has happened at their points either."""
 
 

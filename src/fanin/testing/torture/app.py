@@ -15,7 +15,7 @@ from fanin.testing import crashpoints
 from fanin.testing.clock import follow
 from fanin.testing.crashpoints import Plan
 from fanin.testing.tap import Tap, label, tap
-from fanin.testing.torture import breaks
+from fanin.testing.torture import breaks, outside
 from fanin.testing.torture.journal import Journal, digest
 from fanin.testing.torture.plan import LEASE_SECONDS, Item
 
@@ -36,6 +36,9 @@ class Tasks:
 
     def _work(self, item: Item) -> dict[str, Any]:
         self._note_body()
+        if item.leaves:
+            outside.mail(self._journal)
+            fanin.current().put(outside.OUTPUT, f"{item.job}/{item.n} by {self._who}")
         time.sleep(item.milliseconds / 1000)
         return self._result(item)
 

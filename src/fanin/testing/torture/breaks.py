@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, cast
 
 from fanin.domain.errors import BadOption
-from fanin.protocol import close, counting, ending, finish
+from fanin.protocol import close, counting, ending, finish, outbox
 from fanin.protocol.steps import Again, Query, Statement, Txn, TxnFactory
+from fanin.runtime.part import Part
 from fanin.stores.base import Store
 from fanin.testing.mutate import replaced
 from fanin.testing.tap import label
@@ -23,6 +24,8 @@ class Break(NamedTuple):
     sentence: str
     changes: tuple[tuple[Query, tuple[Change, ...]], ...] = ()
     """Statements and the pieces of text that are replaced in them."""
+    patch: Callable[[], None] | None = None
+    """What is changed beside the SQL."""
     commit_after: str | None = None
     """Every transaction is committed in the middle, after this statement."""
 
@@ -35,6 +38,11 @@ _ANSWER_PG = "RETURNING p.job_id, p.idx, m.attempt, m.claim_id,"
 _ANSWER_LITE = "RETURNING p.job_id, p.idx, {}, {},".format(
     *(f"(SELECT value->>{n} FROM json_each(:rows) WHERE value->>0 = job_id AND value->>1 = idx)" for n in (2, 3))
 )
+
+
+def _key_with_attempt() -> None:
+    cast(Any, Part).idempotency_key = property(lambda part: f"{part.job_id}/{part.idx}/{part.attempt}")
+
 
 BREAKS = {
     "claim": Break(
@@ -64,6 +72,22 @@ BREAKS = {
             (ending.SQL.announce, (("fanin.clock())", "fanin.clock()) ON CONFLICT DO NOTHING"),)),
         ),
     ),
+    "cursor": Break(
+        "a relay looks for events that are newer than the last one that has left",
+        (
+            (
+                outbox.SQL.claim_events,
+                (
+                    (
+                        "AND (o.seq = 1 OR",
+                        "AND o.at > (SELECT coalesce(max(w.at), 0) FROM fanin.outbox AS w WHERE w.bucket = :bucket "
+                        "AND w.status = 'published') AND (o.seq = 1 OR",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "key": Break("the key of a call outside names the attempt", patch=_key_with_attempt),
     "counter": Break(
         "the counter is moved in a transaction of its own, after the parts", commit_after="finish.settle_parts"
     ),
@@ -86,7 +110,10 @@ def patch_statements() -> None:
     name = os.environ.get(VARIABLE)
     if not name:
         return
-    for query, changes in check(name).changes:
+    found = check(name)
+    if found.patch is not None:
+        found.patch()
+    for query, changes in found.changes:
         _FOREVER.enter_context(replaced(query, *changes))
         if (lite := query.texts["lite"]).count(_ANSWER_PG):  # an SQLite RETURNING knows the written table alone
             query.texts = {**query.texts, "lite": lite.replace(_ANSWER_PG, _ANSWER_LITE)}

@@ -9,6 +9,7 @@ import msgspec
 
 from fanin.testing.torture.ground import Row
 from fanin.testing.torture.journal import digest
+from fanin.testing.torture.outside import Outside
 
 ENDED = ("completed", "failed", "cancelled")
 ACCEPTED = ("ok", "last")
@@ -50,6 +51,12 @@ class History:
         self.refused_redrives = 0
         self.wrong: list[str] = []
         self.drained = 0
+        self.delivered: Counter[str] = Counter()
+        self.contents: dict[str, set[str]] = defaultdict(set)
+        """Event key to the fingerprints of what was sent under it."""
+        self.mails: dict[tuple[str, int], set[str]] = defaultdict(set)
+        """Part to the keys under which it has called outside: as many mails were sent."""
+        self.mail_calls = 0
 
     def read(self, lines: Any) -> History:
         for line in lines:
@@ -95,6 +102,14 @@ class History:
     def _on_drained(self, line: dict[str, Any]) -> None:
         self.drained += 1
 
+    def _on_delivered(self, line: dict[str, Any]) -> None:
+        self.delivered[line["k"]] += 1
+        self.contents[line["k"]].add(line["d"])
+
+    def _on_mail(self, line: dict[str, Any]) -> None:
+        self.mail_calls += 1
+        self.mails[line["j"], line["i"]].add(line["k"])
+
     @property
     def resolved(self) -> tuple[int, int]:
         """Reports that were sent more than once: those that had been done already, and those done by the repeat."""
@@ -131,6 +146,8 @@ class Tables:
         self.events: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
         for key, job_id, payload in rows["events"]:
             self.events[str(job_id)][int(str(key).rsplit("/", 1)[1])] = msgspec.json.decode(payload)
+        self.keys = {str(row[0]) for row in rows["events"]}
+        self.outputs = rows["outputs"]
         self.children: Counter[str] = Counter(str(row[8]) for row in rows["jobs"] if row[8] is not None)
 
 
@@ -151,6 +168,12 @@ def live(tables: Tables, history: History) -> Verdicts:
                 found.add("results that their holder never reported", f"{job_id}/{idx} attempt {attempt}")
             if attempt > allowed:
                 found.add("attempts beyond the allowance", f"{job_id}/{idx}: {attempt} of {allowed}")
+    for part, keys in history.mails.items():
+        if len(keys) > 1:
+            found.add("effects outside twice", f"{part[0]}/{part[1]}: {sorted(keys)[:3]}")
+    for key, contents in history.contents.items():
+        if len(contents) > 1:
+            found.add("events delivered with another content", key)
     return found
 
 
@@ -219,6 +242,34 @@ def final(tables: Tables, history: History, found: Verdicts) -> None:
             found.add(f"reports answered with {verdict}", f"{times} times", times)
     for why in history.wrong:
         found.add("calls that were refused wrongly", why)
+
+
+def beyond(tables: Tables, history: History, outside: Outside, found: Verdicts) -> None:
+    """What must have come of it outside, when everything has come to its end and was swept."""
+    for key in tables.keys - history.delivered.keys():
+        found.add("events skipped", key)
+    for key in history.delivered.keys() - tables.keys:
+        found.add("events that nobody wrote", key)
+    for key in history.delivered.keys() - outside.applied.keys():
+        found.add("events not applied", key)
+    for key, times in outside.applied.items():
+        if times > 1:
+            found.add("events applied twice", f"{key}: {times} times")
+    counting = counting_files(tables)
+    for path in counting - outside.files:
+        found.add("outputs lost", path)
+    for path in outside.files - counting:
+        found.add("outputs left over", path)
+
+
+def counting_files(tables: Tables) -> set[str]:
+    """The files of the claims under which parts have succeeded."""
+    found = set()
+    for job_id, idx, claim_id, attempt, name, status in tables.outputs:
+        part = tables.parts.get(str(job_id), {}).get(idx)
+        if part and part[3] == "succeeded" and str(part[5]) == str(claim_id) and status in ("ready", "kept"):
+            found.add(f"{job_id}/{idx}/{attempt}-{claim_id}/{name}")
+    return found
 
 
 def _submitted(tables: Tables, history: History, found: Verdicts) -> None:

@@ -47,6 +47,11 @@ class Item(msgspec.Struct, frozen=True):
     fails: int = 0
     bad: bool = False
 
+    @property
+    def leaves(self) -> bool:
+        """It leaves a file, and calls outside."""
+        return self.n % 6 == 0
+
 
 def shape(seed: int, number: int, postgres: bool) -> Shape:
     """The job of a number."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from fanin.testing.torture.judge import ENDED, History, Tables, Verdicts
+from fanin.testing.torture.judge import ENDED, History, Tables, Verdicts, counting_files
+from fanin.testing.torture.outside import Outside
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Account(msgspec.Struct):
         return "INCONCLUSIVE" if self.broken else "PASS"
 
 
-def figures(tables: Tables, history: History) -> dict[str, int]:
+def figures(tables: Tables, history: History, outside: Outside, swept: int) -> dict[str, int]:
     """The numbers of the table."""
     states: Counter[str] = Counter(part[3] for parts in tables.parts.values() for part in parts.values())
     ended_runs = sum(job[4] if job[2] in ENDED else job[4] - 1 for job in tables.jobs.values())
@@ -97,6 +98,15 @@ def figures(tables: Tables, history: History) -> dict[str, int]:
         "cancel_first": history.cancels[True],
         "cancel_too_late": history.cancels[False],
         "too_many_failures": outcomes["too_many_failures"],
+        "deliveries": sum(history.delivered.values()),
+        "applied": sum(outside.applied.values()),
+        "mailing_parts": len(history.mails),
+        "mails": sum(map(len, history.mails.values())),
+        "mail_calls": history.mail_calls,
+        "mail_repeats": history.mail_calls - len(history.mails),
+        "outputs": len(counting_files(tables)),
+        "files": len(outside.files),
+        "outputs_swept": swept,
         "quorums": sum(1 for facts in events if "quorum" in (facts["reason"] or "") and facts["status"] == "completed"),
     }
 
@@ -128,6 +138,9 @@ def never(account: Account, postgres: bool, own_server: bool) -> list[str]:
         ("a job had too many failures", "too_many_failures"),
         ("a quorum ended a job", "quorums"),
         ("a job was redriven", "redriven_runs"),
+        ("an event was delivered", "deliveries"),
+        ("a call outside was repeated", "mail_repeats"),
+        ("an output that could not count was swept", "outputs_swept"),
     ):
         wanted[sentence] = account.figures[name]
     wanted |= {f"crash point {name} was passed": times for name, times in account.points.items()}
@@ -169,6 +182,13 @@ def lines(account: Account) -> list[str]:
              f"missing {found.get('events missing', 0)}, too many {found.get('events too many', 0)}"),
         _row("successors", n["successors_due"], n["successors"],
              f"missing {found.get('successors missing', 0)}, too many {found.get('successors too many', 0)}"),
+        _row("events delivered", f">= {_n(n['events'])}", n["deliveries"],
+             f"at least once; skipped {found.get('events skipped', 0)}, applied once {n['applied']}, twice "
+             f"{found.get('events applied twice', 0)}"),
+        _row("effects outside", n["mailing_parts"], n["mails"],
+             f"net twice {found.get('effects outside twice', 0)} (calls {_n(n['mail_calls'])})"),
+        _row("outputs that count", n["outputs"], n["outputs"] - found.get("outputs lost", 0),
+             f"left over {found.get('outputs left over', 0)}, swept {_n(n['outputs_swept'])}"),
         _row("acknowledged results", n["acknowledged"],
              n["acknowledged"] - lost - changed, f"lost {lost}, changed {changed}"),
         _row("results of a logged attempt", n["succeeded"],

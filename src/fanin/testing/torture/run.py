@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fanin.testing.torture import breaks, judge, report
+from fanin.testing.torture import breaks, judge, outside, report
 from fanin.testing.torture.app import passed_points
 from fanin.testing.torture.ground import Ground, ground_of
 from fanin.testing.torture.journal import Reader
@@ -103,6 +103,7 @@ class _Trial:
                     history = self._history.read(self._reader.news())
                     self._found = judge.live(tables, history)
                     judge.final(tables, history, self._found)
+                    judge.beyond(tables, history, outside.look(self._folder), self._found)
         finally:
             self._clean_up()
         seconds = None if self._found.clean else time.monotonic() - began
@@ -116,11 +117,13 @@ class _Trial:
             storm_seconds = time.monotonic() - began
             deadline = max(CALM_SECONDS, seconds * (1 - STORM_SHARE))
             calm = storm.settle(deadline, lambda t: tell(f"calm {t:.0f} s: {storm.last[0]} jobs are still running"))
-            faults = storm.faults
+            faults, swept = storm.faults, storm.swept
         tables = judge.Tables(self._ground.tables())
         history = self._history.read(self._reader.news())
         in_storm, self._found = self._found, judge.live(tables, history)
         judge.final(tables, history, self._found)
+        lying = outside.look(self._folder)
+        judge.beyond(tables, history, lying, self._found)
         for kind, times in in_storm.counts.items():
             if kind not in self._found.counts:
                 self._found.add(kind, f"during the storm: {in_storm.examples[kind][0]}", times)
@@ -128,7 +131,7 @@ class _Trial:
             self._found.add("processes that ended by an error of their own", self._last_words(), crashed)
         account = Account(
             url=self._ground.shown, seed=self._options.seed, broken=self._options.broken, storm_seconds=storm_seconds,
-            calm_seconds=calm, faults=faults, figures=report.figures(tables, history),
+            calm_seconds=calm, faults=faults, figures=report.figures(tables, history, lying, swept.removed),
             points=passed_points(self._folder), findings=dict(self._found.counts), examples=self._found.examples,
             never=[], check=self._ground.check(),
         )  # fmt: skip

@@ -14,10 +14,11 @@ from typing import Protocol
 import msgspec
 
 from fanin.domain.errors import FaninError, Unavailable
+from fanin.runtime.sweeper import Swept, sweep
 from fanin.stores import open_store
 from fanin.testing.clock import Clock
 from fanin.testing.proxy import PgProxy
-from fanin.testing.torture import breaks, fate
+from fanin.testing.torture import breaks, fate, outside
 from fanin.testing.torture.driver import DriverSpec, calm_file
 from fanin.testing.torture.fate import Life
 from fanin.testing.torture.ground import Ground
@@ -53,6 +54,7 @@ class Storm:
         self.counts: Counter[str] = Counter()
         """kills, kills_at_points, driver_kills, frozen, zombies, drains, resets, clock_moves, restarts, crashed."""
         self.last: tuple[int, int, int] = (0, 0, 0)
+        self.swept = Swept()
         self._ground = ground
         self._options = options
         self._folder = folder
@@ -69,7 +71,9 @@ class Storm:
         self.proxy: PgProxy | None = None
 
     def __enter__(self) -> Storm:
-        environment = {breaks.VARIABLE: self._options.broken} if self._options.broken else {}
+        environment = outside.environment(self._folder)
+        if self._options.broken:
+            environment[breaks.VARIABLE] = self._options.broken
         self._nursery = Nursery(self._folder, environment)
         self._stack.callback(self._nursery.close)
         self._store = open_store(self._ground.url)
@@ -143,12 +147,13 @@ class Storm:
                 told = now
                 tell(now - began)
             if self._finished and self.look()[0] == 0 and self.last[2] == 0:
+                self.swept = sweep(self._store, 0.0, 0.0)
                 return now - began
             time.sleep(TICK_SECONDS * 5)
         return None
 
     def look(self) -> tuple[int, int, int]:
-        """Jobs that have not ended, all jobs, stripes with live parts."""
+        """Jobs that have not ended, all jobs, stripes with live parts and events that have not left."""
         try:
             self.last = self._ground.pending()
         except Exception:
@@ -231,6 +236,7 @@ class Storm:
         spec = WorkerSpec(
             url=self._url(slot), folder=self._folder, name=f"{self._names}", clock_file=self._clock_file,
             crash=life.crash, batch=draw.choice((4, 16, 64)), now=draw.random() < 0.5, grace=draw.choice((0.02, 0.5)),
+            relay=slot % 4 < 2,  # one through the proxy and one not
         )  # fmt: skip
         life.tag = self._nursery.spawn("worker", spec)
         return life

@@ -12,6 +12,7 @@ from fanin.domain.model import Report, Settled
 from fanin.runtime.worker import Worker
 from fanin.testing.torture.app import open_app, open_points
 from fanin.testing.torture.journal import Journal, digest
+from fanin.testing.torture.outside import Delivering
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -24,6 +25,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     concurrency: int = 4
     batch: int = 16
     grace: float = 0.5
+    relay: bool = False
+    """It delivers events beside its work."""
     now: bool = False
     """A SIGTERM gives everything back at once instead of waiting for the handlers."""
 
@@ -44,8 +47,11 @@ def work(spec: WorkerSpec, ready: Callable[[], None]) -> None:
         app, concurrency=spec.concurrency, name=spec.name, batch=spec.batch, grace=spec.grace, on_part=acknowledged
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop(now=spec.now))
+    delivering = Delivering(app.store, spec.folder, journal, spec.name) if spec.relay else None
     journal.write(e="born", pid=os.getpid(), crash=spec.crash)
     ready()
     worker.run()
+    if delivering is not None:
+        delivering.close()
     app.close()
     journal.write(e="drained", pid=os.getpid())
