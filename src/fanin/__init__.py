@@ -7,10 +7,13 @@ with its event and its successor in the same transaction.
 from typing import TYPE_CHECKING, Any
 
 from fanin.app import App
+from fanin.domain.effects import Effect
 from fanin.domain.errors import (
     BadOption,
     BadPayload,
     BrokenOutput,
+    EffectFailed,
+    EffectUnknown,
     FaninError,
     JobFailed,
     KeyConflict,
@@ -61,6 +64,9 @@ __all__ = [
     "BadOption",
     "BadPayload",
     "BrokenOutput",
+    "Effect",
+    "EffectFailed",
+    "EffectUnknown",
     "Explanation",
     "Failure",
     "FanOut",

@@ -195,7 +195,7 @@ def test_a_signature_in_the_reference_is_that_of_the_code(heading: str) -> None:
     assert parameters == real_parameters(value)
 
 
-@pytest.mark.parametrize("name", ["Progress", "Failure", "JobRow"])
+@pytest.mark.parametrize("name", ["Progress", "Failure", "JobRow", "Effect"])
 def test_a_record_in_the_reference_has_the_fields_of_the_code(name: str) -> None:
     record: Any = getattr(fanin, name)
     properties = {n for n, v in vars(record).items() if isinstance(v, property)}
