@@ -43,6 +43,7 @@ from fanin.domain.signals import Signals
 from fanin.domain.timeline import Explanation, Moment
 from fanin.flow import Flow, FlowRun, Step, manual
 from fanin.job import Job
+from fanin.opened import OpenJob
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import Joined
 from fanin.runtime.outputs import Output
@@ -50,7 +51,7 @@ from fanin.runtime.part import Part, current
 from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
-    from fanin.aio import AsyncApp, AsyncJob, AsyncSchedule
+    from fanin.aio import AsyncApp, AsyncJob, AsyncOpenJob, AsyncSchedule
     from fanin.schedule import Schedule
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "App",
     "AsyncApp",
     "AsyncJob",
+    "AsyncOpenJob",
     "AsyncSchedule",
     "Backoff",
     "BadOption",
@@ -84,6 +86,7 @@ __all__ = [
     "LimitExceeded",
     "Moment",
     "NotAllowedNow",
+    "OpenJob",
     "Output",
     "Part",
     "Permanent",
@@ -118,7 +121,7 @@ def __getattr__(name: str) -> Any:
         from fanin.schedule import Schedule
 
         return Schedule
-    if name in ("AsyncApp", "AsyncJob", "AsyncSchedule"):
+    if name in ("AsyncApp", "AsyncJob", "AsyncOpenJob", "AsyncSchedule"):
         from fanin import aio
 
         return getattr(aio, name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
@@ -15,13 +17,14 @@ from fanin.app import App, check_grows, encoded, encoder, find
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.effects import Effect
-from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
+from fanin.domain.errors import BadOption, FaninError, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import NESTED, Failure, Firing, JobRow, NewJob, Progress, ScheduleRow
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.domain.timeline import Explanation
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts, deed, result_text
+from fanin.opened import Producer
 from fanin.protocol import close, effect, explain, pause, read, redrive, signals, skip
 from fanin.protocol.steps import Rows, Txn, TxnFactory
 from fanin.runtime.codec import Codec
@@ -37,6 +40,8 @@ from fanin.stores.base import Store
 
 if TYPE_CHECKING:
     from fanin.schedule import Schedule
+
+log = logging.getLogger("fanin")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -237,6 +242,43 @@ class AsyncApp:
             check_quorum(quorum, new.width or len(spool))
             await self._create(self._app._striped(new, len(spool), stripes), spool, within)
         return AsyncJob(self, new.id, run=run)
+
+    def open(
+        self,
+        task: Task[..., Any],
+        *,
+        then: Task[..., Any] | None = None,
+        key: str | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration = 0.0,
+        stripes: int | None = None,
+        meta: Any = None,
+        grows: bool | int = False,
+        run: bool = False,
+    ) -> AbstractAsyncContextManager[AsyncOpenJob]:
+        """See `App.open`: ``async with app.open(task) as job: await job.add(item)``."""
+        self._app._own(task)
+        policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
+        width = check_grows(grows, self.max_parts)
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[AsyncOpenJob]:
+            new = await self._new(
+                task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+                priority=priority, delay=delay, stripes=stripes, meta=meta, width=width,
+            )  # fmt: skip
+            async with AsyncOpenJob(self, self._app._producer(task, new), run=run) as job:
+                yield job
+
+        return opened()
 
     async def submit(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> AsyncJob:
         """See `App.submit`."""
@@ -560,6 +602,56 @@ class AsyncSchedule:
     async def backfill(self, since: datetime, until: datetime) -> list[AsyncJob]:
         made = await asyncio.to_thread(self._sync.backfill, since, until)
         return [AsyncJob(self._app, one.id) for one in made]
+
+
+class AsyncOpenJob(AsyncJob):
+    """`fanin.opened.OpenJob` with the same names, awaited; ``extend`` takes async iterables too."""
+
+    def __init__(self, app: AsyncApp, producer: Producer, *, run: bool = False) -> None:
+        super().__init__(app, producer.new.id, run=run)
+        self._producer = producer
+
+    async def __aenter__(self) -> AsyncOpenJob:
+        self._producer.enter()
+        await self._runner.run(self._producer.feed.open())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, *_: object) -> None:
+        try:
+            if problem is None:
+                await self.flush()
+                if not self._producer.feed.ended:
+                    await self._runner.run(self._producer.feed.seal())
+            elif not self._producer.again:
+                await self.cancel(self._producer.reason(problem))
+        except FaninError:
+            if problem is None:
+                raise
+            log.warning("job %s could not be cancelled; it ends at its deadline", self.id, exc_info=True)
+        finally:
+            self._producer.leave()
+
+    async def add(self, item: Any) -> bool:
+        if self._producer.take(item):
+            await self.flush()
+        return not self._producer.feed.ended
+
+    async def extend(self, items: Iterable[Any] | AsyncIterable[Any]) -> bool:
+        if isinstance(items, AsyncIterable):
+            async for item in items:
+                if not await self.add(item):
+                    return False
+        else:
+            for item in items:
+                if not await self.add(item):
+                    return False
+        return True
+
+    async def flush(self) -> None:
+        self._producer.check()
+        if (append := self._producer.feed.flush()) is not None and not self._producer.feed.ended:
+            await self._runner.run(append)
+        self._producer.wrote()
 
 
 async def _encoded(

@@ -20,6 +20,7 @@ from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.flow import Flow, FlowRun
 from fanin.job import Job
+from fanin.opened import OpenJob, Producer
 from fanin.protocol import flow, read, signals
 from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
@@ -274,6 +275,49 @@ class App:
             check_quorum(quorum, new.width or len(spool))
             self._create(self._striped(new, len(spool), stripes), spool, within)
         return Job(self, new.id, run=run)
+
+    def open(
+        self,
+        task: Task[..., Any],
+        *,
+        then: Task[..., Any] | None = None,
+        key: str | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration = 0.0,
+        stripes: int | None = None,
+        meta: Any = None,
+        grows: bool | int = False,
+        run: bool = False,
+    ) -> OpenJob:
+        """A job that is fed while its parts run: ``with app.open(task) as job: job.add(item)``.
+
+        The job cannot end before the end of the block, which seals it, unless its rules or an operator end it. A
+        producer that dies leaves it open: the same call with the same key goes on, if it says the same items again;
+        else the job is given up at its deadline, ``give_up_after`` or 7 days. An exception that leaves the block
+        cancels the job, with the exception as the reason; but a job with a key, or of a handler, with which the same
+        call would go on, stays open.
+
+        The options are those of `map`. Raises what `map` raises.
+        """
+        self._own(task)
+        new = self._new_job(
+            task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then, key=key,
+            give_up_after=give_up_after, attempts=attempts, queue=queue, priority=priority, delay=delay,
+            stripes=stripes, meta=meta, width=check_grows(grows, self.max_parts),
+        )  # fmt: skip
+        return OpenJob(self, self._producer(task, new), run=run)
+
+    def _producer(self, task: Task[..., Any], new: NewJob) -> Producer:
+        again = new.key is not None or running_part() is not None
+        return Producer(new, self.max_parts, encoder(task, new), again)
 
     def submit(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> Job:
         """Create a job of one part, ``task(*args, **kwargs)``. For options use `submit_with`."""

@@ -105,15 +105,19 @@ class Feed:
             )
 
     def add(self, wanted: Wanted) -> TxnFactory[int] | None:
-        """Raises `LimitExceeded` past the width; the job then stays open and ends at its deadline."""
+        """`take`, and what is to be written then."""
+        return self.flush() if self.take(wanted) else None
+
+    def take(self, wanted: Wanted) -> bool:
+        """Whether a chunk is full. Raises `LimitExceeded` past the width; the job then stays open and ends at its
+        deadline."""
         payload = wanted if isinstance(wanted, str) else wanted[1]
         _hash(self._hashed, [payload])
         self._chunk.append(wanted)
         self._size += len(payload)
         if self._said + len(self._chunk) > self._width:
             raise LimitExceeded(f"more than {self._width} parts: the job stays open and ends at its deadline")
-        full = len(self._chunk) >= limits.CHUNK_PARTS or self._size >= limits.CHUNK_BYTES
-        return self.flush() if full else None
+        return len(self._chunk) >= limits.CHUNK_PARTS or self._size >= limits.CHUNK_BYTES
 
     def flush(self) -> TxnFactory[int] | None:
         first, chunk, self._chunk, self._size = self._said, self._chunk, [], 0
