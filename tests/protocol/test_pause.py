@@ -8,6 +8,7 @@ from fanin.domain import limits
 from fanin.domain.errors import BadOption, NotAllowedNow, UnknownJob
 from fanin.domain.policy import Policy
 from fanin.protocol import close, deeds, lease, pause, read, redrive
+from fanin.protocol.steps import Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
     QUEUE,
@@ -227,3 +228,41 @@ def test_a_part_that_is_held_back_counts_as_no_backlog(store: Store) -> None:
     assert not backlog()
     resumes(store, job_id)
     assert backlog()
+
+
+def test_a_part_that_was_never_held_back_keeps_its_moment_when_the_job_is_resumed(store: Store) -> None:
+    job_id = make(store, 2, delay=50.0)
+    due = part(store, job_id, 0)["due_at"]
+    pauses(store, job_id, walk=False)
+    resumes(store, job_id)
+    assert (ready(store, job_id), part(store, job_id, 0)["due_at"]) == (0, due)
+
+
+def test_what_a_closed_job_left_behind_is_not_let_go_after_it_was_swept(store: Store) -> None:
+    job_id = make(store, 2)
+    pauses(store, job_id)
+    cancel(store, job_id)
+    sweep_all(store)
+    walks(store, job_id)
+    assert (ready(store, job_id), states(store, job_id)) == (0, ["abandoned", "abandoned"])
+
+
+def test_parts_that_are_added_to_a_job_that_is_not_paused_begin_no_walk(store: Store) -> None:
+    job_id = make_open(store)
+    append(store, job_id, 0, 2)
+    assert store.read(lambda: pause.walking(0)) == []
+
+
+def test_a_walk_that_was_overtaken_takes_its_portion_back(store: Store) -> None:
+    """Said alone: the job was paused when the walk began, and has been resumed since, or another walker was here."""
+    job_id = make(store, 2)
+    pauses(store, job_id, walk=False)
+
+    def advance(first: int, paused: bool) -> int:
+        def txn() -> Txn[int]:
+            rows = yield pause.SQL.advance(bucket=0, job_id=job_id, first=first, paused=paused, next=None)
+            return len(rows)
+
+        return store.run(txn)
+
+    assert (advance(7, True), advance(0, False), advance(0, True)) == (0, 0, 1)
