@@ -96,3 +96,21 @@ def test_who_decides_holds_the_counters(arena: Arena, name: str) -> None:
         for session in sessions:
             session.close()
         watcher.close()
+
+
+def test_who_decides_a_slot_holds_its_schedule(arena: Arena) -> None:
+    """Another scheduler waits before it looks at the mark, and finds it moved."""
+    arena.scheduled()
+    watcher = Watcher(arena.store)
+    first, second = sessions = [Session(arena.store, name, watcher) for name in "AB"]
+    try:
+        first.play(once(arena.firing(1.0)))
+        first.hold("submit.create_job")
+        second.play(once(arena.firing(1.0)))
+        assert not second.step([first.pid]), "the schedule is free while a slot is decided"
+        first.finish()
+        second.finish()
+    finally:
+        for session in sessions:
+            session.close()
+        watcher.close()
