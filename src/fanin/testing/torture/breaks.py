@@ -26,6 +26,8 @@ class Break(NamedTuple):
     """Statements and the pieces of text that are replaced in them."""
     patch: Callable[[], None] | None = None
     """What is changed beside the SQL."""
+    stalls: bool = False
+    """Nothing is wrong in what is written: it shows when something never happens."""
     commit_after: str | None = None
     """Every transaction is committed in the middle, after this statement."""
 
@@ -86,6 +88,7 @@ BREAKS = {
                 ),
             ),
         ),
+        stalls=True,
     ),
     "key": Break("the key of a call outside names the attempt", patch=_key_with_attempt),
     "counter": Break(

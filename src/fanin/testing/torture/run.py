@@ -20,6 +20,9 @@ STORM_SHARE = 0.75
 CALM_SECONDS = 60.0
 CONTROL_SECONDS = 40.0
 LOOK_SECONDS = 5.0
+STALL_SECONDS = 10.0
+STILL_SECONDS = 5.0
+"""A control in which something never happens is long enough, and has waited long enough when nothing moves."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -90,7 +93,8 @@ class _Trial:
     def until_caught(self, longest: float, tell: Tell) -> Control:
         """Storm until the judge sees something, then at the latest judge what is left."""
         guard = str(self._options.broken)
-        sentence = breaks.check(guard).sentence
+        found = breaks.check(guard)
+        longest = min(longest, STALL_SECONDS) if found.stalls else longest
         began = time.monotonic()
         try:
             self._ground.create()
@@ -98,7 +102,7 @@ class _Trial:
                 began = time.monotonic()
                 storm.rage(longest, self._progress(storm, tell), lambda: not self._look().clean)
                 if self._found.clean:
-                    storm.settle(CALM_SECONDS / 2, lambda _: None)
+                    storm.settle(CALM_SECONDS / 2, lambda _: None, STILL_SECONDS if found.stalls else None)
                     tables = judge.Tables(self._ground.tables())
                     history = self._history.read(self._reader.news())
                     self._found = judge.live(tables, history)
@@ -107,7 +111,7 @@ class _Trial:
         finally:
             self._clean_up()
         seconds = None if self._found.clean else time.monotonic() - began
-        return Control(guard, sentence, seconds, report.summarize(self._found))
+        return Control(guard, found.sentence, seconds, report.summarize(self._found))
 
     def _judged(self, seconds: float, tell: Tell, enough: Enough | None) -> Account:
         storm_seconds = seconds * STORM_SHARE

@@ -127,8 +127,9 @@ class Storm:
                     return
             time.sleep(TICK_SECONDS)
 
-    def settle(self, deadline: float, tell: Callable[[float], None]) -> float | None:
-        """No more faults: fresh processes bring everything to its end. Seconds that took; None past the deadline."""
+    def settle(self, deadline: float, tell: Callable[[float], None], still: float | None = None) -> float | None:
+        """No more faults: fresh processes bring everything to its end. Seconds that took; None past the deadline, or
+        when only events are left and none has left for ``still`` seconds."""
         self._calm = True
         with open(calm_file(self._folder), "w", encoding="ascii"):
             pass
@@ -141,6 +142,7 @@ class Storm:
         # What was claimed while the clock was ahead must not wait for it for an hour.
         self._patiently(lambda: self._clock.advance(AFTER_ALL_JUMPS_SECONDS))
         began = told = time.monotonic()
+        moved = (self.last, began)
         while (now := time.monotonic()) - began < deadline:
             self._tick(now)
             if now - told >= 1.0:
@@ -149,6 +151,10 @@ class Storm:
             if self._finished and self.look()[0] == 0 and self.last[2] == 0:
                 self.swept = sweep(self._store, 0.0, 0.0)
                 return now - began
+            if self.last != moved[0] or self.last[0]:
+                moved = (self.last, now)
+            elif still is not None and self._finished and now - moved[1] > still:
+                return None
             time.sleep(TICK_SECONDS * 5)
         return None
 
