@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.races import (
     races_crowded,
+    races_effects,
     races_ends,
     races_exchanges,
     races_leases,
@@ -18,7 +19,7 @@ from tests.races import (
 from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
-    races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_exchanges, races_streams,
-    races_crowded, races_purge, races_schedules,
+    races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
+    races_streams, races_crowded, races_purge, races_schedules,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]
