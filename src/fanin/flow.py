@@ -168,7 +168,7 @@ class Flow:
             check_quorum(quorum, len(spool))
             if before:
                 plan = msgspec.structs.replace(plan, given=_few(spool, task))
-        spec = StepSpec(self._spec(EXPAND, plan.queue, limits.ATTEMPTS, task, priority, None), plan=plan)
+        spec = StepSpec(self._spec(EXPAND, plan.queue, flows.EXPAND_ATTEMPTS, task, priority, None), plan=plan)
         step = Step(self._free(name, task), task, True, before, spec)
         step.spool, step.policy = (None if before else spool), policy
         return self._add(step, on, undo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,9 +19,12 @@ class Book:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.failing: set[str] = set()
+        self.meanwhile: dict[str, Callable[[], object]] = {}
 
     def __call__(self, line: str) -> None:
         self.lines.append(line)
+        if (call := self.meanwhile.pop(line, None)) is not None:
+            call()
         if line in self.failing:
             raise fanin.Permanent(f"{line} fails")
 
@@ -271,3 +275,28 @@ def test_an_empty_list_goes_through_the_flow(app: fanin.App, t: Any) -> None:
     run = flow.start()
     work(app)
     assert run.result() == 0
+
+
+def test_a_stopped_step_is_undone_when_nothing_of_it_goes_on_any_more(app: fanin.App, t: Any, book: Book) -> None:
+    """What hangs below a step that was cancelled is undone too, also what succeeded before it heard of that."""
+    flow = app.flow("deep")
+    flow.map(t.fetch, flow.step(t.urls, 3), undo=t.take_back, name="fetch")
+    run = flow.start()
+    book.meanwhile["fetch u1"] = run.cancel
+    Worker(app, concurrency=1, batch=1).run(until_idle=True)
+    assert violations(app.store) == []
+    assert run.status == "compensated"
+    results = list(run.job("fetch").results())
+    undone = [line.removeprefix("take back ") for line in book.lines if line.startswith("take back")]
+    assert sorted(results) == sorted(undone)
+    assert "u0!" in undone
+
+
+def test_a_step_is_not_redriven_by_itself(app: fanin.App, t: Any, book: Book) -> None:
+    book.failing = {"note bad"}
+    flow = app.flow("step")
+    flow.step(t.note, "bad")
+    run = flow.start()
+    work(app)
+    with pytest.raises(fanin.NotAllowedNow, match=f"redrive flow {run.id}"):
+        run.job("note").redrive()

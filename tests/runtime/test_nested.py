@@ -127,3 +127,12 @@ def test_a_redrive_runs_only_what_has_failed_below(app: fanin.App, tasks: Any) -
     work(app)
     assert list(job.result()) == [0, 1, 2]
     assert sorted(ran) == [0, 1, 1, 2]
+
+
+def test_a_job_that_another_waits_for_is_not_redriven_by_itself(app: fanin.App, tasks: Any) -> None:
+    job = app.map(named(tasks, "failing"), [-1])
+    work(app)
+    (nested,) = job.children()
+    assert nested.status == "failed"
+    with pytest.raises(fanin.NotAllowedNow, match=f"redrive job {job.id}"):
+        nested.redrive()

@@ -13,6 +13,8 @@ from fanin.domain.model import Spec
 
 EXPAND = "fanin.expand"
 """The built-in task that makes a job of what a step before has left: one part for each result, item or undo."""
+EXPAND_ATTEMPTS = 100
+"""It may have to ask again and again whether a call has ended."""
 CONDITIONS = ("ok", "any", "failed")
 LIVE = ("running", "ending", "compensating")
 UNDONE = ("undone", "nothing_to_undo")

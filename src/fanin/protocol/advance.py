@@ -205,7 +205,7 @@ def _begin_undo(flow: Flow, n: int, name: str, undo: Undo, job_id: str) -> Txn[N
     undo_id = identity.undo_id(flow.id, n)
     one((yield SQL.begin_undo(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=undo_id)))
     source = yield from _facts(flow, one((yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=[n]))))
-    spec = Spec(task=EXPAND, step=f"undo/{name}", queue=undo.queue)
+    spec = Spec(task=EXPAND, step=f"undo/{name}", queue=undo.queue, attempts=flows.EXPAND_ATTEMPTS)
     flow.running += 1
     flow.born.append(_job(flow, n, undo_id, spec, payload_of(StepSpec(spec, plan=undo.plan), [source])))
 
@@ -217,6 +217,13 @@ def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
 def _cancel_effects(flow: Flow, job_id: str) -> Txn[None]:
     """What nobody has called yet is not called any more, before it is looked whether there is anything to undo."""
     yield SQL.cancel_effects(bucket=flow.bucket, job_id=job_id)
+
+
+def goes_on(bucket: int, job_id: str) -> Txn[str | None]:
+    """A job that has not ended yet, of this one and those nested below it."""
+    for (found,) in (yield SQL.goes_on(bucket=bucket, job_id=job_id)):
+        return str(found)
+    return None
 
 
 def unsure(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:

@@ -77,7 +77,7 @@ ORDER BY ended_no DESC LIMIT 1;
 
 -- name: took_effect
 -- Whether the job of a step, or one nested below it, has left anything behind: parts that succeeded, or effects that
--- were called.
+-- were called. One that still goes on, because what stood above it was stopped, may yet do so.
 WITH RECURSIVE family (id) AS (
     SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
     UNION ALL
@@ -86,7 +86,19 @@ WITH RECURSIVE family (id) AS (
 SELECT EXISTS (SELECT 1 FROM family AS f JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = f.id
         WHERE s.succeeded > 0)
     OR EXISTS (SELECT 1 FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
-        WHERE e.status NOT IN ('registered', 'cancelled'));
+        WHERE e.status NOT IN ('registered', 'cancelled'))
+    OR EXISTS (SELECT 1 FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = f.id
+        WHERE j.status IN ('open', 'running'));
+
+-- name: goes_on
+-- A job of the family that has not ended yet.
+WITH RECURSIVE family (id) AS (
+    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL
+    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+)
+SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = f.id
+WHERE j.status IN ('open', 'running') LIMIT 1;
 
 -- name: unsure
 -- An effect of the family of which it is not known yet whether it was done, or will be.

@@ -14,7 +14,7 @@ from fanin.domain.model import NewJob
 from fanin.protocol import advance, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
-from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.steps import Again, Room, Txn, one
 from fanin.protocol.submit import Chunks
 
 SQL = Room("flow")
@@ -114,7 +114,11 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
     for n, status, _, job_id in sorted(steps, key=lambda row: str(row[3])):
         if status == "failed":
             ((job_run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
-            if (yield from redrive.redrive(bucket, job_id, job_run, attempts)):
+            try:
+                again = yield from redrive.redrive(bucket, job_id, job_run, attempts, owned=True)
+            except Again:  # not only that: all of this
+                raise Again(lambda: run_again(bucket, flow_id, run, give_up_after)) from None
+            if again:
                 revived.append(n)
     flow = yield from _locked(bucket, flow_id)
     if flow.run > run:
@@ -163,7 +167,11 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one whose undo has failed")
     n, _, job_id = found[0]
     ((run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
-    if not (yield from redrive.redrive(bucket, job_id, run, attempts)):
+    try:
+        again = yield from redrive.redrive(bucket, job_id, run, attempts, owned=True)
+    except Again:  # not only that: all of this
+        raise Again(lambda: undo_again(bucket, flow_id, name)) from None
+    if not again:
         raise NotAllowedNow(f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again")
     flow = yield from _attended(bucket, flow_id)
     one((yield SQL.undo_again(bucket=bucket, flow_id=flow_id, n=n)))

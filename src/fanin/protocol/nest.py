@@ -15,7 +15,7 @@ from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost
 from fanin.domain.model import Claim, NewJob
 from fanin.protocol import redrive, submit
-from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.steps import Again, Room, Txn, one
 from fanin.protocol.submit import Chunks
 
 SQL = Room("nest")
@@ -43,7 +43,10 @@ def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nest
     last, status, run, attempts = yield from _last(job.bucket, job.id)
     again = 0
     if status in ("failed", "cancelled"):
-        again = yield from redrive.redrive(job.bucket, last, run, attempts, None, job.give_up_after)
+        try:
+            again = yield from redrive.redrive(job.bucket, last, run, attempts, None, job.give_up_after, owned=True)
+        except Again:  # not only that: all of this
+            raise Again(lambda: nest(held, job, parts, chunks)) from None
         status = "running" if again else status
     while status in LIVE and not (yield SQL.lock_live(bucket=job.bucket, id=last)):
         last, status, _, _ = yield from _last(job.bucket, job.id)  # it has ended since we looked

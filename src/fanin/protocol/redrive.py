@@ -21,12 +21,14 @@ def redrive(
     chosen: Sequence[int] | None = None,
     give_up_after: float | None = None,
     done: Deed | None = None,
+    owned: bool = False,
 ) -> Txn[int]:
     """Open the run after ``run``, the one that the caller has seen. Returns the new run's number.
 
     0 if no part is failed or abandoned: nothing is written then. If a later run stands already, its number: two callers
     at once open one run, and saying it again opens no other. ``chosen`` are part indexes, None for all. Each revived
-    part gets ``attempts`` more. Raises `NotAllowedNow` while run ``run`` has not ended.
+    part gets ``attempts`` more. ``owned``: it is the part which ends with this job, or the flow of which it is a step,
+    that is run again. Raises `NotAllowedNow` while run ``run`` has not ended, and if such a job is redriven by itself.
     """
     parts = yield SQL.lock_ended_parts(
         bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ())
@@ -35,14 +37,17 @@ def redrive(
     rows = yield SQL.standing(bucket=bucket, job_id=job_id)
     if not rows:
         raise UnknownJob(f"there is no job {job_id}")
-    status, standing, queue = rows[0]
+    status, standing, queue, waiter_id, flow_id = rows[0]
+    if not owned and (waiter_id or flow_id):
+        owner = f"flow {flow_id}, whose step it is" if flow_id else f"job {waiter_id}, of which a part ends with it"
+        raise NotAllowedNow(f"job {job_id} is not redriven by itself: redrive {owner}")
     if standing > run:
         return int(standing)
     if status not in ("completed", "failed", "cancelled"):
         raise NotAllowedNow(f"job {job_id} is {status} (run {run}): it can be redriven when it has ended")
     counted = yield SQL.count_ended(bucket=bucket, job_id=job_id, everything=chosen is None, chosen=list(chosen or ()))
     if one(counted)[0] != len(parts):  # the late ones must be locked before the stripes, like the others
-        raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after, done))
+        raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after, done, owned))
     unswept = sum(remaining for _, remaining, _ in stripes)
     if chosen is not None and (missing := sorted(set(chosen) - {row[0] for row in parts})):
         raise NotAllowedNow(f"job {job_id}: parts {missing[:10]} are neither failed nor abandoned")

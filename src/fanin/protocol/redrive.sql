@@ -29,7 +29,7 @@ WHERE bucket = :bucket AND job_id = :job_id AND status IN ('failed', 'abandoned'
 
 -- name: standing
 -- The job under those locks.
-SELECT status, run, queue FROM fanin.job WHERE bucket = :bucket AND id = :job_id
+SELECT status, run, queue, waiter_id, flow_id FROM fanin.job WHERE bucket = :bucket AND id = :job_id
 FOR NO KEY UPDATE --pg
 ;
 

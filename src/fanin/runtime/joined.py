@@ -73,10 +73,15 @@ def values(store: Store, job_id: str, codec: Codec) -> Iterator[tuple[int, Any]]
 
 
 def texts(store: Store, job_id: str) -> Iterator[tuple[int, str]]:
-    """(idx, what stands in the row) of the succeeded parts by index, a page at a time: memory stays flat."""
+    """(idx, what stands in the row) of the succeeded parts by index."""
+    return ((idx, text) for idx, status, text in pages(store, job_id) if status == "succeeded" and text is not None)
+
+
+def pages(store: Store, job_id: str) -> Iterator[tuple[int, str, str | None]]:
+    """(idx, status, what stands in the row) of all parts by index, a page at a time: memory stays flat."""
     bucket, first = store.bucket(job_id), 0
     while page := store.read(lambda: read.results(bucket, job_id, first)):
-        yield from ((idx, text) for idx, status, text in page if status == "succeeded" and text is not None)
+        yield from page
         first = page[-1][0] + 1
 
 
