@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.model import Claim, NewJob, Report, Settled, Verdict
-from fanin.protocol import close, finish, lease, pause, redrive, skip, submit
+from fanin.protocol import close, finish, growth, lease, pause, redrive, skip, submit
 from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
@@ -101,7 +101,7 @@ class Arena(Stage):
         for report, answer in self.answers:
             row = parts.get(report.claim.key)
             stands = row is not None and row["result"] == report.result and row["status"] == "succeeded"
-            accepted = answer.verdict in (Verdict.OK, Verdict.LAST, Verdict.REPLAY)
+            accepted = answer.verdict in (Verdict.OK, Verdict.LAST, Verdict.REPLAY) and answer.status != "failed"
             if report.verb == "succeed" and stands is not accepted:
                 found.append(f"the answer was {answer.verdict.name}, the part stands as {row}")
         return found
@@ -267,3 +267,8 @@ def sealer(name: str, job_id: str, planned: int, *, keep: bool = False) -> Actor
 
 def appender(name: str, job_id: str, first: int, parts: int = 1) -> Actor:
     return said(name, lambda: submit.append(BUCKET, job_id, first, ["1"] * parts), "ADDED", "THERE")
+
+
+def appending(name: str, job_id: str, first: int, items: Sequence[growth.Item]) -> Actor:
+    """The producer of an open job that grows."""
+    return counted(name, lambda: submit.append_new(BUCKET, job_id, first, items), "ADDED")

@@ -141,6 +141,7 @@ def append_new(bucket: int, job_id: str, first: int, items: Sequence[growth.Item
     if counts:
         counted = yield SQL.add_created(bucket=bucket, job_id=job_id, rows=sorted(counts.items()))
         assert len(counted) == len(counts), "a stripe that we hold changed under us"
+        yield from pause.came(bucket, job_id, first)
         yield SQL.ring(queue=queue)
     return len(standing) + len(rows)
 
