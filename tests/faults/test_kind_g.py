@@ -12,7 +12,9 @@ import pytest
 import fanin
 from fanin.domain import limits
 from fanin.protocol import lease
+from fanin.runtime.schedule import Scheduler
 from fanin.stores.base import Store
+from fanin.testing.clock import Clock
 from tests.faults.crew import Crew
 from tests.protocol.helpers import claim, failed, make, part, retried, say, settle
 from tests.runtime.working import until, working
@@ -95,6 +97,37 @@ def test_F049_the_same_moment_is_stored_in_every_time_zone(
         looked = app.store.read(lambda: lease.look(0))
         assert looked.due_in is not None
         assert 300 < looked.due_in <= 600
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York", "UTC"])
+def test_F049_a_schedule_fires_at_the_same_moment_in_every_time_zone(
+    store_url: str, app: fanin.App, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    url = store_url
+    if app.store.dialect == "pg":
+        monkeypatch.setenv("PGTZ", zone)
+        url += f"&options=-c%20timezone%3D{zone}"
+    midsummer = dt.datetime(2026, 7, 1, 0, 0, tzinfo=dt.UTC)  # two o'clock in Berlin
+    with fanin.App(url) as there:
+
+        @there.task
+        def work(slot: dt.datetime) -> str:
+            return slot.isoformat()
+
+        nightly = there.schedule("nightly", "0 2 * * *", work, tz="Europe/Berlin")
+        clock = Clock(there.store)
+        clock.freeze(midsummer.timestamp() - 1)
+        scheduler = Scheduler(there.store, there.schedules, lambda: None)
+        scheduler.step()
+        scheduler.step()
+        assert nightly.firings() == []
+        clock.freeze(midsummer.timestamp())
+        scheduler.step()
+        assert [firing.slot for firing in nightly.firings()] == [midsummer.timestamp()]
+        there.run_worker(until_idle=True)
+        assert nightly.jobs()[0].result() == "2026-07-01T02:00:00+02:00"
 
 
 @pytest.fixture(autouse=True)
