@@ -110,3 +110,15 @@ def test_the_thumbnails_go_into_one_album_and_the_same_script_again_does_nothing
     assert seen[0] == seen[1]
     with zipfile.ZipFile(tmp_path / "album.zip") as album:
         assert album.namelist() == [f"hills-{number:03}.jpg" for number in range(1, 13)]
+
+
+@pytest.mark.timeout(400)
+def test_each_invoice_is_mailed_once_although_workers_are_killed_and_answers_are_lost(
+    migrated_url: str, tmp_path: Path
+) -> None:
+    demo = [sys.executable, str(EXAMPLES / "invoices" / "demo.py"), str(tmp_path / "invoices"), "--invoices=24"]
+    code, said = in_a_group([*demo, "--kills=3", f"--url={migrated_url}"], timeout_s=330)
+    logs = "".join(log.read_text()[-3000:] for log in tmp_path.glob("invoices/*.log"))
+    assert code == 0, said + logs
+    assert "24 mails delivered" in said
+    assert "2 ends booked of 2 jobs" in said
