@@ -21,6 +21,7 @@ from fanin.testing.proxy import PgProxy
 from fanin.testing.state import dump
 from tests.faults.crew import ATTEMPTS, Crew
 from tests.faults.scale import scaled
+from tests.protocol.effects import begun, intent
 from tests.protocol.helpers import Clock, claim, done, failed, log, make, part, released, retried, say, settle
 from tests.runtime.rows import end_leases
 from tests.runtime.working import Renewals, until, working
@@ -220,8 +221,10 @@ def test_F031_every_kind_of_write_carries_the_fence(store: Store, clock: Clock) 
     for verb in ("succeed", "fail", "retry", "release"):
         result = "1" if verb == "succeed" else None
         error = None if verb in ("succeed", "release") else "{}"
-        (answer,) = settle(store, Report(zombie, verb, result, error))
+        wants = (intent(),) if verb == "succeed" else ()
+        (answer,) = settle(store, Report(zombie, verb, result, error, effects=wants))
         assert (answer.verdict, answer.attempt) == (Verdict.LOST, holder.attempt), verb
+    assert begun(store, zombie).status == "lost", "it calls nothing any more"
     assert rows() == before
     assert say(store, "SELECT count(*) FROM fanin.outbox") == [(0,)]
     assert log(store, job_id) == [(0, 1, "lease_lost"), (0, 1, "refused")]

@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 import fanin
-from fanin.domain.model import Report
+from fanin.domain.model import Report, Verdict
 from fanin.protocol import close, finish
 from fanin.runtime import upkeep
 from fanin.testing.crashpoints import VARIABLE
 from fanin.testing.fakes import EffectReceiver
+from fanin.testing.inline import Inline
 from fanin.testing.state import dump
 from tests.faults.crew import ROOT
 from tests.protocol.helpers import say
+from tests.runtime.receiver import Receiver
 from tests.runtime.working import take_over, until, working
 
 ASKER = """
@@ -184,6 +186,39 @@ def facts(app: fanin.App) -> dict[str, Any]:
     """Everything but the note that an overtaken attempt was refused, which is a measure and not a state."""
     found = dump(app.store)
     return {**found, "attempt_log": [row for row in found["attempt_log"] if "refused" not in row]}
+
+
+@pytest.mark.parametrize("mode", ["idempotent", "at_most_once"])
+def test_F092_an_effect_is_one_whichever_attempt_and_run_wants_it(app: fanin.App, mode: str) -> None:
+    """a zombie, the next attempt and a later run name one effect: it is called once, and all are told its answer"""
+    receiver = Receiver(honours_keys=False)
+    app.effect("charge", mode=mode)(receiver.call)
+    told: list[Any] = []
+
+    @app.task(attempts=3)
+    def order(x: int) -> int:
+        part = fanin.current()
+        told.append((part.attempt, part.effect("charge", x, now=True)))
+        part.effect("charge", x)
+        if part.attempt < 3:
+            raise fanin.Permanent("not yet")
+        return x
+
+    job = app.map(order, [7])
+    inline = Inline(app)
+    first = inline.claim()
+    assert first is not None
+    first.run()
+    inline.lose(first)
+    inline.run_until_idle()
+    assert first.commit() is Verdict.LOST
+    job.redrive()
+    inline.run_until_idle()
+    assert list(job.results()) == [7]
+    assert receiver.calls == receiver.applied == {f"{job.id}/0/charge": 1}
+    assert told == [(n, "receipt of charge") for n in (1, 2, 3)]
+    assert [(e.status, e.calls, e.attempt) for e in job.effects()] == [("done", 1, 1)]
+    inline.close()
 
 
 @pytest.mark.parametrize("first", ["zombie", "holder"])

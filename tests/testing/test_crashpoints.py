@@ -14,11 +14,12 @@ import pytest
 from fanin.domain.errors import BadOption
 from fanin.domain.model import Spec, Verdict
 from fanin.domain.policy import Policy
-from fanin.protocol import born, close, counting, ending, finish, lease, outbox, outputs, redrive, submit
+from fanin.protocol import born, close, counting, effect, ending, finish, lease, outbox, outputs, redrive, submit
 from fanin.stores import open_store
 from fanin.stores.base import Store
 from fanin.testing import crashpoints
 from fanin.testing.crashpoints import Crashed, Plan
+from tests.protocol.effects import begin, called, intent, said, wanting
 from tests.protocol.helpers import cancel, claim, done, failed, make, retried, settle, verdicts
 
 ROOMS = {
@@ -32,6 +33,7 @@ ROOMS = {
     "redrive": redrive,
     "outbox": outbox,
     "outputs": outputs,
+    "effect": effect,
 }
 
 DYING_WORKER = """
@@ -85,6 +87,10 @@ def test_every_point_is_passed_in_the_life_of_a_job(store: Store) -> None:
     (held,) = claim(store)
     assert store.run(lambda: outputs.stage(held, "a", "/x"))
     assert store.run(lambda: outputs.mark_ready(held, "a", 1, "d"))
+    call = begin(store, held, intent("now"))
+    said(store, call, "mark")
+    settle(store, wanting(held, intent()))
+    assert len(called(store)) == 1
     assert plan.passed.keys() == crashpoints.POINTS.keys()
 
 

@@ -60,6 +60,13 @@ POINTS = {
     "complete.successor": Point("after", "born.create_part", "the successor is written"),
     "complete.before_commit": Point("commit", "finish.settle_parts", "a batch is settled, COMMIT is not sent"),
     "complete.after_commit": Point("committed", "finish.settle_parts", "a batch is committed, its worker is not told"),
+    "effect.registered": Point("after", "effect.register", "what accepted parts want done is written, not committed"),
+    "effect.begun": Point("committed", "effect.call_now", "an attempt is about to call, it has not called"),
+    "effect.taken": Point("committed", "effect.claim_effects", "a worker is about to call, it has not called"),
+    "effect.called": Point("begin", "effect.settle_effects", "a call has been answered, the database does not know"),
+    "effect.marked": Point(
+        "committed", "effect.settle_effects", "the answer of a call is kept, its caller is not told"
+    ),
     "reap.parts": Point("after", "finish.reap_parts", "parts of lost workers have failed, no counter says so"),
     "giveup.locked": Point("after", "close.standing", "a job that is to be closed is locked, still unchanged"),
     "giveup.before_commit": Point("commit", "close.standing", "a job is closed early, COMMIT is not sent"),
@@ -74,6 +81,8 @@ POINTS = {
     "stage.ready": Point("committed", "outputs.mark_ready", "an output is ready, its part does not say that it counts"),
 }
 _ROWS_MATTER = {
+    "effect.call_now",
+    "effect.claim_effects",
     "outbox.claim_events",
     "outputs.stage",
     "outputs.mark_ready",

@@ -15,7 +15,7 @@ from fanin.testing import crashpoints
 from fanin.testing.clock import follow
 from fanin.testing.crashpoints import Plan
 from fanin.testing.tap import Tap, label, tap
-from fanin.testing.torture import breaks, outside
+from fanin.testing.torture import breaks, fate, outside
 from fanin.testing.torture.journal import Journal, digest
 from fanin.testing.torture.plan import LEASE_SECONDS, Item
 
@@ -96,7 +96,7 @@ def open_points(folder: str, crash: str) -> Plan:
 
 def passed_points(folder: str) -> dict[str, int]:
     """How often each crash point was passed in all workers."""
-    found = dict.fromkeys(crashpoints.POINTS, 0)
+    found = dict.fromkeys(fate.POINTS, 0)
     path = os.path.join(folder, "points")
     if os.path.exists(path):
         with open(path, encoding="ascii") as file:
