@@ -323,9 +323,6 @@ def test_a_slot_that_is_still_to_be_decided_is_not_filled_in(store: Store, moved
     "said",
     [
         pytest.param(
-            lambda: schedule.SQL.advance(bucket=0, name=NAME, slot=SLOT, seen=NOON - 1, job_id=None), id="mark"
-        ),
-        pytest.param(
             lambda: schedule.SQL.answer(bucket=0, name=NAME, slot=NOON + 1, job_id=None), id="another request"
         ),
         pytest.param(lambda: schedule.SQL.ask(bucket=0, name=NAME), id="a second request"),
@@ -348,6 +345,16 @@ def test_a_statement_said_in_the_wrong_state_finds_no_row(
 
     def txn() -> Txn[Rows]:
         return (yield said())
+
+    assert store.run(txn) == []
+    assert dump(store) == before
+
+
+def test_a_slot_is_decided_from_the_mark_that_was_seen_alone(store: Store, moved: Clock) -> None:
+    before = dump(store)
+
+    def txn() -> Txn[Rows]:
+        return (yield schedule.SQL.advance(bucket=0, name=NAME, slot=SLOT, seen=NOON - 1, job_id=None))
 
     assert store.run(txn) == []
     assert dump(store) == before
