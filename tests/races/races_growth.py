@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from fanin.domain.errors import LimitExceeded
@@ -39,9 +41,7 @@ def adds_now(name: str, claim: Claim, payloads: str) -> Actor:
     return Actor(name, script)
 
 
-def growing(
-    arena: Arena, parts: int = 2, width: int = 9, stripes: int = 2, **options: object
-) -> tuple[str, list[Claim]]:
+def growing(arena: Arena, parts: int = 2, width: int = 9, stripes: int = 2, **options: Any) -> tuple[str, list[Claim]]:
     job = arena.new(width=width, stripes=stripes, **options)
     payloads = [f"{n}" for n in range(parts)]
     arena.store.run(lambda: submit.create(job, parts, lambda: [payloads]))

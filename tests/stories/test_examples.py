@@ -122,3 +122,13 @@ def test_each_invoice_is_mailed_once_although_workers_are_killed_and_answers_are
     assert code == 0, said + logs
     assert "24 mails delivered" in said
     assert "2 ends booked of 2 jobs" in said
+
+
+@pytest.mark.timeout(300)
+def test_the_crawl_visits_each_page_once_although_a_worker_is_killed(migrated_url: str, tmp_path: Path) -> None:
+    demo = [sys.executable, str(EXAMPLES / "crawl" / "demo.py"), str(tmp_path / "crawl"), "--pages=200"]
+    code, said = in_a_group([*demo, f"--url={migrated_url}"], timeout_s=250)
+    logs = "".join(log.read_text() for log in tmp_path.glob("crawl/worker-*.log"))
+    assert code == 0, said + logs
+    assert "200 pages, 200 parts, 200 results" in said
+    assert said.splitlines()[-1] == "each page once"
