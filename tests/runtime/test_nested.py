@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import fanin
+from fanin.runtime import upkeep
+from fanin.runtime.worker import Worker
 from fanin.testing.invariants import violations
 from tests.runtime.working import until
 
@@ -97,8 +99,6 @@ def test_the_end_of_a_job_ends_all_that_stands_below_its_parts(app: fanin.App, t
         done += 1
         return done > 3
 
-    from fanin.runtime.worker import Worker
-
     Worker(app, concurrency=1, batch=1).run(until=some)
     job.cancel("enough")
     work(app)
@@ -136,3 +136,19 @@ def test_a_job_that_another_waits_for_is_not_redriven_by_itself(app: fanin.App, 
     assert nested.status == "failed"
     with pytest.raises(fanin.NotAllowedNow, match=f"redrive job {job.id}"):
         nested.redrive()
+
+
+def test_a_waiting_part_that_is_skipped_leaves_nothing_going_on(app: fanin.App, tasks: Any) -> None:
+    @app.task
+    def over(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(named(tasks, "leaf"), [number], queue="nobody serves it", then=None)
+
+    job = app.map(over, [0])
+    Worker(app).run(until=lambda: bool(job.children()))
+    job.skip(0, result=7, reason="known")
+    assert job.result() == 7
+    (nested,) = job.children()
+    while upkeep.once(app.store, app.store.bucket(job.id)):
+        pass
+    assert nested.status == "cancelled"
+    assert violations(app.store) == []
