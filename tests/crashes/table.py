@@ -32,7 +32,6 @@ from fanin.protocol import (
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import Txn, TxnFactory
-from fanin.testing.state import execute
 from tests.races.stage import BUCKET, LAPSED, THEN, Stage, succeed
 
 
@@ -750,13 +749,13 @@ def forget_schedule(stage: Stage) -> TxnFactory[bool]:
 
 
 def old_tree(stage: Stage) -> tuple[list[purge.Member], str]:
-    """A job with a part that was retried, an output and a key, and its successor: ended, and their events have left."""
-    job_id, (one, two) = held(stage, 2, stripes=2)
+    """A job that grew, with a retried part and an output, and its successor: ended, and their events have left."""
+    one, two = growing(stage)
+    job_id = one.job_id
     assert stage.store.run(lambda: outputs.stage(one, "a", "/x"))
     assert stage.store.run(lambda: outputs.mark_ready(one, "a", 3, "digest"))
     stage.settled([succeed(one), failure(two, "retry")])
     stage.drain()
-    execute(stage.store, f"INSERT INTO fanin.part_key (bucket, job_id, key) VALUES (0, '{job_id}', '{one.claim_id}')")
     claim_id, events = stage.taken()
     said = [outbox.Said(event.key, "mark") for event in events]
     stage.store.run(lambda: outbox.settle(BUCKET, claim_id, said))

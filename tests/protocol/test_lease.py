@@ -383,3 +383,11 @@ def test_ten_thousand_parts_are_claimed_once_each(store: Store) -> None:
     assert ending(store, job_id) == ("completed", "all_ok")
     assert say(store, "SELECT DISTINCT attempt FROM fanin.part") == [(1,)]
     assert run_all(store) == []
+
+
+def test_a_heartbeat_that_its_own_report_has_overtaken_has_stopped_nothing(store: Store) -> None:
+    make(store, 2)
+    one, two = claim(store)
+    settle(store, done(one), failed(two))
+    assert store.run(lambda: lease.renew(0, [(one, 60.0), (two, 60.0)], "w1")) == [one, two]
+    assert say(store, "SELECT * FROM fanin.attempt_log WHERE what = 'stopped'") == []

@@ -74,14 +74,6 @@ def test_a_checkpoint_of_a_swept_part_stops_work_too(store: Store) -> None:
     assert seen(store)["work_stopped"] == 1
 
 
-def test_a_heartbeat_that_its_own_report_has_overtaken_has_stopped_nothing(store: Store) -> None:
-    make(store, 2)
-    one, two = claim(store)
-    settle(store, done(one), failed(two))
-    assert store.run(lambda: lease.renew(0, [(one, 60.0), (two, 60.0)], "w1")) == [one, two]
-    assert "work_stopped" not in seen(store)
-
-
 def test_counts_of_what_happened_end_with_the_window_and_what_waits_does_not(store: Store) -> None:
     clock = Freezer(store)
     clock.freeze(NOON)
