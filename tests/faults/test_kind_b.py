@@ -10,8 +10,10 @@ import pytest
 
 import fanin
 from fanin.domain import limits
-from fanin.protocol import redrive
-from tests.protocol.helpers import events, part
+from fanin.domain.identity import new_claim_id
+from fanin.domain.model import Claim, Verdict
+from fanin.protocol import lease, redrive
+from tests.protocol.helpers import done, events, part, retried, settle
 from tests.runtime.rows import end_deadlines
 from tests.runtime.working import until, working
 
@@ -46,6 +48,38 @@ def test_F010_one_part_fails_for_good(app: fanin.App, policy: dict[str, Any], st
             good, bad = job.successor.result(90)
             assert good == [n for n in range(10) if n != 4]
             assert bad == [[4, "failed", "part 4 is bad"]]
+
+
+@pytest.mark.parametrize("how", ["pending", "running", "waiting for a retry"])
+def test_F012_the_last_open_part_is_cancelled(app: fanin.App, how: str) -> None:
+    """it is counted once, ends the job by its policy, and whoever ran it is not heard any more"""
+
+    @app.task(attempts=3)
+    def work(x: int) -> int:
+        return x
+
+    job = app.map(work, range(4), tolerate=1, fail_fast=False)
+    store = app.store
+
+    def claims(count: int) -> list[Claim]:
+        claim_id = new_claim_id()
+        return store.run(lambda: lease.claim(0, "default", {work.name: 60.0}, count, claim_id, "w"))
+
+    settle(store, *(done(held) for held in claims(3)))
+    held = claims(1) if how != "pending" else []
+    if how == "waiting for a retry":
+        settle(store, retried(held[0], delay=3600.0))
+    assert job.skip(3, failed=True, reason="not wanted") is True
+    assert (job.status, job.row().outcome) == ("completed", "with_failures")
+    (event,) = events(store, job.id)
+    assert (event["succeeded"], event["failed"], event["ended_by"]["part"]) == (3, 1, 3)
+    assert [(f.idx, f.type, f.message) for f in job.failures()] == [(3, "Skipped", "not wanted")]
+    if held:
+        (answer,) = settle(store, done(held[0]))
+        assert answer.verdict is Verdict.LOST
+    assert len(events(store, job.id)) == 1
+    with pytest.raises(fanin.NotAllowedNow):
+        job.skip(3, failed=True)
 
 
 @pytest.mark.parametrize("parts", [1, 3])

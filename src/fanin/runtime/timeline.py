@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -31,12 +31,22 @@ def explanation(job_id: str, known: Known | None, part: int | None = None) -> Ex
     moments = [_created(job), *_attempts(known), *_deeds(known), *_ends(known), *_family(known), *_work(known)]
     if part is not None:
         moments += _standing(known, part)
-    ends = {(end.part, end.attempt): end.at for end in moments if end.what == "ended"}
-    # The line of the failure that ended a run is written after its end, in the same transaction.
-    moments.sort(key=lambda one: (min(one.at, ends.get((one.part, one.attempt), one.at)), one.what == "ended"))
+    moments.sort(key=_place(moments))
     hands = [Hand(worker or "?", *rest) for worker, *rest in known.workers]
     troubled = [Trouble(*row) for row in known.troubled if row[1] > 1]
     return Explanation(job.id, job.status, job.outcome, job.reason, moments, hands[:HANDS], troubled)
+
+
+def _place(moments: list[Moment]) -> Callable[[Moment], tuple[float, bool]]:
+    """What ended a run is written after its end, in the same transaction; it is told before it."""
+    attempts = {(end.part, end.attempt): end.at for end in moments if end.what == "ended" and end.part is not None}
+    runs = {end.run: end.at for end in moments if end.what == "ended"}
+
+    def place(one: Moment) -> tuple[float, bool]:
+        ended = runs.get(one.run) if one.what in ("finished", "cancelled") else attempts.get((one.part, one.attempt))
+        return (one.at if ended is None else min(one.at, ended), one.what == "ended")
+
+    return place
 
 
 def _created(job: JobRow) -> Moment:
