@@ -85,7 +85,7 @@ class Delivering:
 def mail(journal: Journal) -> None:
     """Call the outside. The receiver knows a mail by its key, and sends one for each key."""
     part = fanin.current()
-    journal.write(e="mail", j=part.job_id, i=part.idx, k=part.idempotency_key)
+    journal.write(e="mail", j=part.job_id, i=part.idx, k=str(part.idempotency_key))
 
 
 class Outside(msgspec.Struct, frozen=True):
