@@ -179,3 +179,91 @@ def test_F017_a_stream_of_too_many_parts_leaves_an_open_job_with_a_deadline(app:
     job = app.job("once")
     assert (job.status, job.progress().total) == ("open", 2_000)
     assert job.cancel("cannot be finished")
+
+
+def test_F020_a_part_that_adds_parts_without_end_stops_at_the_width(app: fanin.App) -> None:
+    """An endless generator is refused where the job is full; each part that adds one more stops there too."""
+
+    @app.task(attempts=2, backoff=0)
+    def dig(depth: int) -> int:
+        fanin.current().spawn(itertools.count(depth + 1) if depth == 0 else [depth + 1], now=depth == 0)
+        return depth
+
+    job = app.map(dig, [0], grows=50, tolerate="50%", fail_fast=False)
+    with working(app):
+        job.wait(60)
+    assert job.progress().total <= 50
+    assert {failure.type for failure in job.failures()} == {"LimitExceeded"}
+    assert all(failure.attempt == 1 for failure in job.failures())
+    chain = app.map(dig, [1], grows=50, tolerate=1, fail_fast=False)
+    with working(app):
+        chain.wait(60)
+    assert (chain.status, chain.progress().total) == ("completed", 50)
+    (failure,) = chain.failures()
+    assert "may have 50 parts" in failure.message
+
+
+def test_F022_items_with_one_key_are_refused_at_the_submit_and_left_out_later(app: fanin.App) -> None:
+    """In a job that grows, parts have keys; a planned count never differs from the rows."""
+
+    @app.task(item_key=lambda item: item["key"])
+    def take(item: dict[str, Any]) -> int:
+        fanin.current().spawn([{"key": "a", "n": 9}, {"key": "c", "n": 3}, {"key": "c", "n": 4}])
+        return int(item["n"])
+
+    items = [{"key": "a", "n": 1}, {"key": "b", "n": 2}]
+    with pytest.raises(fanin.KeyConflict, match="two items have one key"):
+        app.map(take, [*items, {"key": "a", "n": 3}], grows=True)
+    with pytest.raises(fanin.BadOption, match="a text is needed"):
+        app.map(take, [{"key": "", "n": 1}], grows=True)
+    assert app.jobs() == []
+    job = app.map(take, items, grows=True)
+    with working(app):
+        assert sorted(job.result(60)) == [1, 2, 3]
+    assert (job.row().planned_parts, job.row().sealed_parts, job.progress().total) == (2, 2, 3)
+
+
+SPAWNER = """
+import os, signal, sys
+import fanin
+from fanin.testing import crashpoints
+
+app = fanin.App(sys.argv[1])
+
+@app.task(name="visit", attempts=5, backoff=0, lease="1s")
+def visit(page: int) -> int:
+    fanin.current().spawn(range(page + 1, min(page + 40, 200)), now=page % 2 == 0)
+    if page == 7 and fanin.current().attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return page
+
+if __name__ == "__main__":
+    crashpoints.install(app.store)
+    app.run_worker(until_idle=True, concurrency=1)
+"""
+
+
+@pytest.mark.parametrize("point", ["complete.stripe", "complete.before_commit", "complete.after_commit", None])
+def test_F018_a_spawner_that_is_killed_and_run_again_adds_each_part_once(
+    migrated_url: str, tmp_path: Any, point: str | None
+) -> None:
+    """Killed in its handler, in its commit, or after it: every page is one part, and none is missing."""
+    script = tmp_path / "spawner.py"
+    script.write_text(SPAWNER)
+    with fanin.App(migrated_url) as app:
+
+        @app.task(name="visit")
+        def visit(page: int) -> int:
+            return page
+
+        job = app.map(visit, [0], grows=True, attempts=5)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        if point is not None:
+            environment[VARIABLE] = f"{point}=kill"
+        first = subprocess.run([sys.executable, str(script), migrated_url], env=environment, timeout=120)
+        assert first.returncode == -signal.SIGKILL
+        environment.pop(VARIABLE, None)
+        while not job.progress().ended:
+            subprocess.run([sys.executable, str(script), migrated_url], env=environment, timeout=240)
+        assert sorted(job.result()) == list(range(200))
+        assert job.progress().total == 200
