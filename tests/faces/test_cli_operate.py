@@ -95,4 +95,4 @@ def test_explain_tells_what_happened_in_the_order_of_time(terminal: Terminal, jo
     assert "run 1 ended: completed, partial (1 failed, 2 abandoned): good enough; its event is waiting" in text
     assert "finished by kim: good enough" in text
     part = terminal.json("explain", "numbers", "--part", "1")
-    assert [line["what"] for line in part["timeline"] if line.get("part") == 1] == ["ended", "failed", "skipped"]
+    assert [line["what"] for line in part["timeline"] if line.get("part") == 1] == ["failed", "ended", "skipped"]

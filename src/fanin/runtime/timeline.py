@@ -39,7 +39,9 @@ def explanation(job_id: str, known: Known | None, part: int | None = None) -> Ex
 
 def _place(moments: list[Moment]) -> Callable[[Moment], tuple[float, bool]]:
     """What ended a run is written after its end, in the same transaction; it is told before it."""
-    attempts = {(end.part, end.attempt): end.at for end in moments if end.what == "ended" and end.part is not None}
+    attempts: dict[tuple[int | None, int | None], float] = {
+        (end.part, end.attempt): end.at for end in moments if end.what == "ended" and end.part is not None
+    }
     runs = {end.run: end.at for end in moments if end.what == "ended"}
 
     def place(one: Moment) -> tuple[float, bool]:
