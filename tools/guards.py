@@ -29,12 +29,12 @@ _KEY = re.compile(
 )
 _GUARD = re.compile(
     r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|finished_at|outcome|seq"
-    r"|remaining|mode|calls|relayed|doubtful|mark|paused_at|walk_from|asked_at|timing|error|what|step)"
+    r"|remaining|mode|calls|relayed|doubtful|mark|paused_at|walk_from|asked_at|timing|error|what|step|waiting|nested_id)"
     r"\b|\bat <=? "
 )
 _CLAUSE_END = re.compile(r"(WHERE|JOIN|LEFT|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
-_LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED)?")
-_SKIP = "SKIP LOCKED"
+_LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED| NOWAIT)?")
+_PATIENCE = ("SKIP LOCKED", "NOWAIT")
 
 
 class Mutant(NamedTuple):
@@ -49,7 +49,7 @@ class Mutant(NamedTuple):
 
     @property
     def is_lock(self) -> bool:
-        return self.guard == _SKIP or _LOCK.match(self.guard) is not None
+        return self.guard in _PATIENCE or _LOCK.match(self.guard) is not None
 
     def encode(self) -> str:
         return "\x1f".join(self)
@@ -81,8 +81,9 @@ def guards(text: str) -> Iterator[tuple[int, int, str]]:
             yield start, end, words
     for match in _LOCK.finditer(bare):
         yield *match.span(), match[0]
-        if match[0].endswith(_SKIP):
-            yield match.end() - len(_SKIP), match.end(), _SKIP
+        for patience in _PATIENCE:
+            if match[0].endswith(patience):
+                yield match.end() - len(patience), match.end(), patience
 
 
 def _bare(text: str) -> str:
@@ -117,7 +118,7 @@ def mutated(text: str, guard: str) -> str:
     if not spans:
         raise LookupError(f"there is no {guard!r} in: {text}")
     for start, end in reversed(spans):
-        put = "" if _SKIP in guard or _LOCK.match(guard) else " true "
+        put = "" if guard in _PATIENCE or _LOCK.match(guard) else " true "
         text = text[:start] + put + text[end:]
     return re.sub(r" INDEXED BY \S+", "", text)
 

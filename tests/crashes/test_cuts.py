@@ -20,7 +20,7 @@ from fanin.testing.clock import Clock
 from fanin.testing.cuts import Cut, When, cuts, run_cut, statements
 from fanin.testing.invariants import FORGET, violations
 from fanin.testing.state import Snapshot, dump
-from tests.crashes.table import TABLE
+from tests.crashes.nesting import TABLE
 from tests.races.stage import Stage
 from tests.support.figures import record
 
@@ -40,6 +40,7 @@ PIECES = {
     "pause.came": "submit.append",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",
+    "waiting.rise": "finish.settle",
 }
 """Writing generators that are only a part of another transaction, and that one."""
 WRITES = re.compile(r"\b(INSERT INTO|UPDATE fanin|DELETE FROM|FOR NO KEY UPDATE)\b")

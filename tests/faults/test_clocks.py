@@ -31,7 +31,7 @@ from fanin.testing.invariants import FORGET, violations
 from fanin.testing.state import Snapshot, select
 from fanin.testing.stepper import Session, Watcher, once
 from fanin.testing.tap import Tap, tap, untap
-from tests.crashes.table import TABLE
+from tests.crashes.nesting import TABLE
 from tests.faults.scale import scaled
 from tests.faults.witness import Witness
 from tests.races.stage import BUCKET, LEASES, TASK, Stage, succeed

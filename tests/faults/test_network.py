@@ -28,7 +28,7 @@ from fanin.testing.clock import Clock
 from fanin.testing.invariants import FORGET, violations
 from fanin.testing.proxy import CUTS, PgProxy
 from fanin.testing.state import Snapshot, dump
-from tests.crashes.table import TABLE
+from tests.crashes.nesting import TABLE
 from tests.races.stage import Stage
 from tests.runtime.working import until
 from tests.support.databases import migrate_database

@@ -27,7 +27,7 @@ from fanin.testing import invariants
 from fanin.testing.invariants import violations
 from fanin.testing.powerloss import KINDS, Disk, RecordingStore
 from fanin.testing.state import dump
-from tests.crashes.table import TABLE
+from tests.crashes.nesting import TABLE
 from tests.races.stage import Stage
 from tests.support.figures import record
 

@@ -6,6 +6,7 @@ import itertools
 import uuid
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -13,13 +14,14 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.effects import Intent
 from fanin.domain.events import Event
-from fanin.domain.identity import firing_id, keyed_job_id
+from fanin.domain.identity import firing_id, keyed_job_id, nested_id
 from fanin.domain.model import Claim, Fired, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, outbox, pause, schedule, submit
+from fanin.protocol import close, effect, finish, lease, nest, outbox, pause, schedule, submit
 from fanin.protocol.deeds import Deed
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged, exchange
+from fanin.protocol.nest import Nested
 from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
 from fanin.testing.invariants import FORGET
@@ -88,6 +90,28 @@ class Stage:
 
     def settled(self, reports: Sequence[Report]) -> list[Settled]:
         return self.store.run(lambda: finish.settle(BUCKET, reports, "w"))
+
+    def nested(self, held: Claim, name: str = "nested", **options: Any) -> NewJob:
+        """The job that a held part ends with."""
+        own = self.new(name, key=None, successor=None, parent_id=held.job_id, root_id=held.job_id)
+        own = msgspec.structs.replace(
+            own, id=nested_id(held.job_id, held.idx), depth=1, waiter_id=held.job_id, waiter_idx=held.idx
+        )
+        rule = options.pop("policy", None)
+        if rule is not None:
+            options["policy"] = msgspec.json.encode(rule).decode()
+        return msgspec.structs.replace(own, **options)
+
+    def nesting(self, held: Claim, parts: int = 1, **options: Any) -> TxnFactory[tuple[Nested, str]]:
+        """The holder of a part that ends with a job of so many parts."""
+        job = self.nested(held, **options)
+        return lambda: nest.nest(held, job, parts, lambda: [["1"] * parts] if parts else [])
+
+    def waiting(self, held: Claim, parts: int = 1, **options: Any) -> str:
+        """The part waits for a job of so many parts. Its id."""
+        outcome, job_id = self.store.run(self.nesting(held, parts, **options))
+        assert outcome is Nested.WAITS
+        return job_id
 
     def events(self, count: int) -> None:
         """So many jobs that have ended, each with its event."""
@@ -165,17 +189,23 @@ class Stage:
         every pause is over."""
         for row in select(self.store, "SELECT id FROM fanin.job WHERE paused_at IS NOT NULL"):
             self.store.run(partial(pause.resume, BUCKET, str(row["id"]), self.deed()))
-        execute(self.store, "UPDATE fanin.part SET due_at = 0 WHERE status = 'running' AND NOT ready")
+        execute(self.store, "UPDATE fanin.part SET due_at = 0 WHERE status = 'running' AND NOT ready AND NOT waiting")
         for _ in range(ROUNDS):
             self.store.run(lambda: lease.wake(BUCKET))
-            busy = self.store.run(lambda: lease.reap(BUCKET))
+            busy = 0
+            for job_id, idx, attempt in sorted(self.store.read(lambda: lease.spent(BUCKET))):
+                busy += self.store.run(partial(finish.reap, BUCKET, [(job_id, idx, attempt)]))
             for job_id in self.store.read(lambda: pause.walking(BUCKET)):
                 busy += 1 + self.store.run(partial(pause.walk, BUCKET, job_id))
             claims = self.store.run(self.claiming(limit=100))
-            if claims:
-                self.settled([succeed(claim) for claim in claims])
+            for _, mine in groupby(claims, key=lambda claim: claim.job_id):
+                self.settled([succeed(claim) for claim in mine])
             for job_id, stripe in self.store.read(lambda: close.unswept(BUCKET)):
                 busy += self.store.run(partial(close.sweep, BUCKET, job_id, stripe))
+            for job_id, idx in self.store.read(lambda: nest.orphans(BUCKET)):
+                for left in self.store.read(partial(nest.left_behind, BUCKET, job_id, idx)):
+                    self.store.run(partial(nest.abandon, BUCKET, left, job_id, idx))
+                busy += self.store.run(partial(nest.forget, BUCKET, job_id, idx))
             if not busy and not claims:
                 return
         raise AssertionError(f"still not at rest after {ROUNDS} rounds")

@@ -12,8 +12,23 @@ from typing import Any
 import apsw
 import pytest
 
+from fanin.domain import limits
 from fanin.domain.identity import new_claim_id
-from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, pause, read, submit, success
+from fanin.protocol import (
+    close,
+    counting,
+    ending,
+    finish,
+    growth,
+    lease,
+    nest,
+    outbox,
+    pause,
+    read,
+    submit,
+    success,
+    waiting,
+)
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
@@ -76,6 +91,21 @@ def hot(job_id: str) -> list[Statement]:
         read.SQL.jobs(bucket=0, status=None, limit=20),
         read.SQL.results(bucket=0, id=job_id, first=100, limit=100),
         read.SQL.progress(bucket=0, id=job_id),
+        nest.SQL.orphaning(bucket=0, limit=100),
+        nest.SQL.live_nested(bucket=0, job_id=job_id, idx=5),
+        nest.SQL.standing(bucket=0, id=job_id),
+        nest.SQL.lock_live(bucket=0, id=job_id),
+        nest.SQL.take_held(bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token),
+        nest.SQL.begin_to_wait(
+            bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token, nested_id=job_id, never=limits.NEVER_SECONDS
+        ),
+        nest.SQL.look_at_waiter(bucket=0, job_id=job_id, idx=5),
+        nest.SQL.has_ended(bucket=0, job_id=job_id, idx=5),
+        nest.SQL.forget_nested(bucket=0, job_id=job_id, idx=5),
+        waiting.SQL.take_waiting(bucket=0, job_id=job_id, idx=5),
+        waiting.SQL.lock_open_stripe(bucket=0, job_id=job_id, stripe=0),
+        waiting.SQL.settle_waiting(bucket=0, job_id=job_id, idx=5, status="succeeded", result="@"),
+        waiting.SQL.let_go(bucket=0, job_id=job_id, idx=5),
         outbox.SQL.due_events(bucket=0),
         outbox.SQL.claim_events(bucket=0, limit=100, lease=60.0, claim_id=token, relay="r"),
         outbox.SQL.settle_events(bucket=0, claim_id=token, rows=[(key, "mark", 1.0, None) for key in keys]),
@@ -129,6 +159,7 @@ INDEXES = {
     "part_due": ("bucket",),
     "part_orphaning": ("bucket",),
     "job_pkey": ("id",),
+    "job_waiter": ("waiter_id",),
     "job_give_up": ("bucket",),
     "job_recent": ("bucket",),
     "job_paused": ("bucket",),
@@ -194,6 +225,7 @@ WHOLE = {
     ),
     "job": (
         "bucket=? AND id=?",
+        "fanin_job_waiter (waiter_id=? AND waiter_idx=? AND bucket=?",
         "fanin_job_give_up (bucket=?",
         "fanin_job_recent (bucket=? AND created_at>?",
         "fanin_job_paused (bucket=?",

@@ -6,7 +6,7 @@
 -- The fence of a spawn at once: only the holder of a running part adds to its job, and it stays the holder until the end.
 SELECT stripe FROM fanin.part
 WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx AND status = 'running' AND attempt = :attempt
-    AND claim_id = :claim_id
+    AND claim_id = :claim_id AND NOT waiting
 FOR NO KEY UPDATE --pg
 ;
 

@@ -10,11 +10,12 @@ A part that has ended otherwise (its job was closed, an operator took it over) l
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost
 from fanin.domain.model import Claim, NewJob
-from fanin.protocol import redrive, submit
+from fanin.protocol import close, redrive, submit
 from fanin.protocol.steps import Again, Room, Txn, one
 from fanin.protocol.submit import Chunks
 
@@ -53,11 +54,13 @@ def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nest
     if status not in LIVE:
         yield from _hold(held)
         return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last
-    begun = yield SQL.begin_to_wait(
-        bucket=held.bucket, job_id=held.job_id, idx=held.idx, attempt=held.attempt, claim_id=held.claim_id,
-        nested_id=job.id, never=limits.NEVER_SECONDS,
-    )  # fmt: skip
-    if not begun:
+    token: dict[str, Any] = {
+        "bucket": held.bucket, "job_id": held.job_id, "idx": held.idx, "attempt": held.attempt,
+        "claim_id": held.claim_id,
+    }  # fmt: skip
+    if (yield SQL.take_held(**token)):
+        one((yield SQL.begin_to_wait(**token, nested_id=job.id, never=limits.NEVER_SECONDS)))
+    else:
         yield from _said_before(held, written=fresh or again > 0)
     return Nested.WAITS, last
 
@@ -68,8 +71,18 @@ def orphans(bucket: int) -> Txn[list[tuple[str, int]]]:
 
 
 def left_behind(bucket: int, job_id: str, idx: int) -> Txn[list[str]]:
-    """The jobs to cancel for such a part."""
+    """The jobs to `abandon` for such a part."""
     return [nested for (nested,) in (yield SQL.live_nested(bucket=bucket, job_id=job_id, idx=idx))]
+
+
+def abandon(bucket: int, nested_id: str, job_id: str, idx: int) -> Txn[bool]:
+    """Cancel a nested job whose part has ended. False if it has ended too, or the part is about to be run again."""
+    yield close.SQL.lock_all_stripes(bucket=bucket, job_id=nested_id)
+    if not (yield SQL.lock_live(bucket=bucket, id=nested_id)):
+        return False
+    if not (yield SQL.has_ended(bucket=bucket, job_id=job_id, idx=idx)):
+        return False
+    return (yield from close.cancel(bucket, nested_id, "the part that waited for it has ended"))
 
 
 def forget(bucket: int, job_id: str, idx: int) -> Txn[bool]:

@@ -1,6 +1,7 @@
 -- A part hands its work to a job of its own and waits for it as a row, without a worker and without a lease.
 -- Lock order: the nested job first (it is new, or its row is locked, or its redrive locks all of it), then the part that
--- waits. So the end of the nested job, which goes from it to the part, never meets this the other way round.
+-- waits, as the end of the nested job does. Neither waits for the part if somebody else has locked it: that may be
+-- somebody who has locked parts alone, and waits for the nested job. All of it is said again then.
 
 -- name: standing
 -- The nested job, or the last one that followed it: what there is to wait for.
@@ -12,8 +13,15 @@ SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :id AND status IN ('ope
 FOR NO KEY UPDATE --pg
 ;
 
+-- name: take_held
+-- The holder's part, if it is still his.
+SELECT idx FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
+    AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id AND NOT waiting
+FOR NO KEY UPDATE NOWAIT --pg
+;
+
 -- name: begin_to_wait
--- The holder's part keeps its attempt and claim, and loses its lease: it is due at the end of all times.
+-- It keeps its attempt and claim, and loses its lease: it is due at the end of all times.
 UPDATE fanin.part SET waiting = true, ready = false, nested_id = :nested_id, due_at = :never
 WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
     AND status = 'running' AND attempt = :attempt AND claim_id = :claim_id AND NOT waiting
@@ -30,9 +38,16 @@ SELECT job_id, idx FROM fanin.part INDEXED BY fanin.part_orphaning --lite
 WHERE bucket = :bucket AND nested_id IS NOT NULL AND status IN ('succeeded', 'failed', 'abandoned')
 ORDER BY job_id, idx LIMIT :limit;
 
+-- name: has_ended
+-- Its part has ended, asked under the lock of the nested job: one that is run again comes to that lock before it waits.
+SELECT 1 FROM fanin.part
+WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx AND nested_id IS NOT NULL
+    AND status IN ('succeeded', 'failed', 'abandoned');
+
 -- name: live_nested
 -- The jobs that go on although nobody waits for them any more.
-SELECT id FROM fanin.job
+SELECT id FROM fanin.job --pg
+SELECT id FROM fanin.job INDEXED BY fanin.job_waiter --lite
 WHERE bucket = :bucket AND waiter_id = :job_id AND waiter_idx = :idx AND status IN ('open', 'running');
 
 -- name: forget_nested

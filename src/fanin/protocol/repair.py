@@ -50,7 +50,7 @@ CHECKS: dict[str, str] = {
     "w4": "A compensated flow has undone, or found nothing to undo in, all that had ended.",
     "w5": "Each run of a flow that ended has exactly one event, a run that goes on has none.",
     "e5": "Nothing is undone while it is not known whether an effect of it was done.",
-    "i7": "A live part is ready, or waits for a stated moment.",
+    "i7": "A live part is ready, or waits for a stated moment, or for a nested job and then for no moment.",
     "h1": "A part is held back only while its job is paused, or until it is let go.",
 }
 """Name of the query to the sentence that it checks; the order is the order of the report."""

@@ -304,10 +304,10 @@ WHERE s.status = 'undone' AND e.status IN ('registered', 'calling', 'unknown');
 
 -- name: i7
 -- all buckets
--- A live part is ready, or waits for a stated moment.
+-- A live part is ready, or waits for a stated moment, or for a nested job and then for no moment.
 SELECT job_id, idx, status, due_at FROM fanin.part
-WHERE status IN ('pending', 'running') AND NOT ready AND due_at > fanin.clock() + 63072000
-    AND NOT waiting AND due_at < 1000000000000;
+WHERE status IN ('pending', 'running') AND NOT ready AND due_at < 1000000000000
+    AND CASE WHEN waiting THEN due_at < 253402300799 ELSE due_at > fanin.clock() + 63072000 END;
 
 -- name: k1
 -- all buckets

@@ -19,14 +19,9 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
     ``deed.id`` is the claim under which the part then stands. Raises `UnknownJob`, `UnknownPart`, `NotAllowedNow`.
     """
     status = "failed" if result is None else "succeeded"
-    seen = yield SQL.look_at_part(bucket=bucket, job_id=job_id, idx=idx)
-    waiting = any(waits for _, _, waits in seen)
-    if waiting:  # the end of its nested job takes the counter before the part
-        yield counting.SQL.lock_stripes(bucket=bucket, job_id=job_id)
     rows = yield SQL.skip_part(
-        bucket=bucket, job_id=job_id, idx=idx, failed=result is None, result=result, claim_id=deed.id, who=deed.who,
-        waiting=waiting,
-    )  # fmt: skip
+        bucket=bucket, job_id=job_id, idx=idx, failed=result is None, result=result, claim_id=deed.id, who=deed.who
+    )
     if not rows:
         return (yield from _explain(bucket, job_id, idx, result, deed))
     ((stripe, attempt),) = rows
@@ -49,7 +44,7 @@ def _explain(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed)
         if not (yield SQL.job_exists(bucket=bucket, job_id=job_id)):
             raise UnknownJob(f"there is no job {job_id}")
         raise UnknownPart(f"job {job_id} has no part {idx}: they count from 0")
-    ((status, claim_id, _),) = rows
+    ((status, claim_id),) = rows
     if claim_id == deed.id:
         return False
     if status in ("pending", "running"):

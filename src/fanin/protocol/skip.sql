@@ -1,6 +1,5 @@
 -- An operator declares that a part has ended, without a run of it.
--- Lock order: the part, then as in counting and ending; inserts last. A part that waits for a nested job comes after the
--- counters of its job, as in waiting.sql.
+-- Lock order: the part, then as in counting and ending; inserts last. It may be one that waits for a nested job.
 
 -- name: skip_part
 -- The operator takes the part over with an attempt of their own, which ends at once. So whoever holds it is a late one
@@ -10,12 +9,11 @@ UPDATE fanin.part SET status = CASE WHEN :failed THEN 'failed' ELSE 'succeeded' 
     attempts_allowed = CASE WHEN attempt < attempts_allowed THEN attempts_allowed ELSE attempt + 1 END,
     claim_id = :claim_id, worker = :who, due_at = fanin.clock(), result = :result
 WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx AND status IN ('pending', 'running')
-    AND waiting = :waiting
 RETURNING stripe, attempt;
 
 -- name: look_at_part
--- Whether the part waits for a nested job, or why there was nothing to skip: read in a statement of its own.
-SELECT status, claim_id, waiting FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx;
+-- Why there was nothing to skip: read in a statement of its own.
+SELECT status, claim_id FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx;
 
 -- name: job_exists
 -- Whether it is the job that is missing, or the part.

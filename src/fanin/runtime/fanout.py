@@ -73,30 +73,31 @@ class FanOut(msgspec.Struct, frozen=True):
             quorum=quorum,
         )
 
-    def hand_over(self, held: Claim, store: Store) -> tuple[Nested, str]:
-        """Make the job and let the part wait for it: see `fanin.protocol.nest.nest`.
 
-        Raises `BadPayload`, `BadOption`, `LimitExceeded` before anything is written, `KeyConflict` if an earlier
-        attempt has made the job with other items, `LeaseLost`.
-        """
-        spool = Spool(self.payloads, limits.JOB_WIDTH_PARTS)
-        check_quorum(self.quorum, len(spool))
-        above = store.read(lambda: read.job(held.bucket, held.job_id))
-        assert above is not None, f"there is no job {held.job_id} of a part that is held"
-        if above.depth + 1 > limits.JOB_DEPTH_LEVELS:
-            raise LimitExceeded(
-                f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
-                "parts that fan out into their own kind must stop somewhere"
-            )
-        new = spool.sealed(
-            NewJob(
-                id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=self.task, queue=self.queue,
-                priority=self.priority, attempts=self.attempts, policy=self.policy, successor=self.successor,
-                give_up_after=self.give_up_after, delay=self.delay, parent_id=above.id,
-                root_id=above.root_id or above.id, depth=above.depth + 1, waiter_id=held.job_id, waiter_idx=held.idx,
-            )
-        )  # fmt: skip
-        return store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
+def hand_over(value: FanOut, held: Claim, store: Store) -> tuple[Nested, str]:
+    """Make the job of a part that is held, and let the part wait for it: see `fanin.protocol.nest.nest`.
+
+    Raises `BadPayload`, `BadOption`, `LimitExceeded` before anything is written, `KeyConflict` if an earlier
+    attempt has made the job with other items, `LeaseLost`.
+    """
+    spool = Spool(value.payloads, limits.JOB_WIDTH_PARTS)
+    check_quorum(value.quorum, len(spool))
+    above = store.read(lambda: read.job(held.bucket, held.job_id))
+    assert above is not None, f"there is no job {held.job_id} of a part that is held"
+    if above.depth + 1 > limits.JOB_DEPTH_LEVELS:
+        raise LimitExceeded(
+            f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
+            "parts that fan out into their own kind must stop somewhere"
+        )
+    new = spool.sealed(
+        NewJob(
+            id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=value.task, queue=value.queue,
+            priority=value.priority, attempts=value.attempts, policy=value.policy, successor=value.successor,
+            give_up_after=value.give_up_after, delay=value.delay, parent_id=above.id,
+            root_id=above.root_id or above.id, depth=above.depth + 1, waiter_id=held.job_id, waiter_idx=held.idx,
+        )
+    )  # fmt: skip
+    return store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
 
 
 def spec_of(task: Task[..., Any], above: int) -> Spec:

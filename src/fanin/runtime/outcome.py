@@ -67,7 +67,7 @@ def unfinished(found: Outcome) -> bool:
 
 def complete(found: Outcome, own: Part) -> Outcome:
     """The same outcome with its result among the part's outputs, or with its job made. Raises what `Part.output` and
-    `FanOut.hand_over` raise."""
+    `fanout.hand_over` raise."""
     if found.fan_out is not None:
         nested, last = hand_over(own, found.fan_out)
         if nested is Nested.FAILED:

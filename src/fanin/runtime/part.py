@@ -17,6 +17,7 @@ from fanin.domain.errors import KeyConflict, LeaseLost, LimitExceeded, Refused
 from fanin.domain.model import Claim
 from fanin.protocol import effect, growth, lease
 from fanin.protocol.nest import Nested
+from fanin.runtime import fanout
 from fanin.runtime.asking import call_now, intended
 from fanin.runtime.codec import encode
 from fanin.runtime.effects import Handlers
@@ -240,12 +241,12 @@ def spawns_of(part: Part) -> tuple[growth.Item, ...]:
 def hand_over(own: Part, value: FanOut) -> tuple[Nested, str]:
     """Make the job that the part ends with, and before it the parts that it adds to its own job.
 
-    Raises what `FanOut.hand_over` and `Part.spawn` raise.
+    Raises what `fanout.hand_over` and `Part.spawn` raise.
     """
     for added in own._spawns.flush():
         if added is None:
             own._lose()
-    return value.hand_over(own._claim, own._store)
+    return fanout.hand_over(value, own._claim, own._store)
 
 
 def large_result(own: Part, text: str) -> str:

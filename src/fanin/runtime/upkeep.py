@@ -64,7 +64,7 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
 def end_nested(store: Store, bucket: int, job_id: str, idx: int) -> bool:
     """Cancel what goes on for a part that has ended without it. What that leaves behind comes later, level by level."""
     for nested_id in store.read(lambda: nest.left_behind(bucket, job_id, idx)):
-        _done(store, nested_id, partial(close.cancel, bucket, nested_id, "the part that waited for it has ended"))
+        _done(store, nested_id, partial(nest.abandon, bucket, nested_id, job_id, idx))
     return _done(store, job_id, partial(nest.forget, bucket, job_id, idx))
 
 

@@ -1,0 +1,176 @@
+"""The rest of the table: parts that end with a job of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fanin.domain import limits
+from fanin.domain.model import Claim, Settled, Spec
+from fanin.domain.policy import Policy
+from fanin.protocol import close, lease, nest, redrive
+from fanin.protocol.exchange import Exchanged
+from fanin.protocol.nest import Nested
+from fanin.protocol.steps import TxnFactory
+from tests.crashes.table import TABLE, failure, held, row, settling
+from tests.races.stage import BUCKET, LAPSED, THEN, Stage, succeed
+
+__all__ = ["TABLE"]
+
+
+def waiting(stage: Stage, parts: int = 1, above: int = 2, nested: int = 1, **options: Any) -> tuple[str, list[Claim]]:
+    """A job of ``above`` parts whose first waits for a job of ``parts`` parts, of which ``nested`` are claimed."""
+    stage.job(above, **options)
+    (one,) = stage.claims(1)
+    return stage.waiting(one, parts, priority=5), stage.claims(nested)
+
+
+@row("nest.nest", "a job that is made")
+def nest_fresh(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    _, (one, _) = held(stage, 2)
+    return stage.nesting(one, 2)
+
+
+@row("nest.nest", "a job without parts")
+def nest_empty(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    _, (one, _) = held(stage, 2)
+    return stage.nesting(one, 0)
+
+
+def lost_while_waiting(stage: Stage) -> Claim:
+    """A part whose nested job goes on, held again after its job was cancelled, swept and redriven."""
+    job_id, (one,) = held(stage, 1)
+    stage.waiting(one, 2, priority=5)
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    assert stage.store.run(lambda: close.sweep(BUCKET, job_id, 0)) == 1
+    assert stage.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 2)) == 2
+    nested = stage.claims(2)
+    (again,) = stage.claims(1)
+    assert again.key == one.key
+    stage.settled([succeed(nested[0])])
+    return again
+
+
+@row("nest.nest", "a job that goes on since an earlier attempt")
+def nest_live(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    return stage.nesting(lost_while_waiting(stage), 2, priority=5)
+
+
+@row("nest.nest", "a job that an earlier attempt has left behind, cancelled")
+def nest_redriven(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    again = lost_while_waiting(stage)
+    stage.store.run(lambda: close.cancel(BUCKET, stage.nested(again).id))
+    return stage.nesting(again, 2, priority=5)
+
+
+@row("finish.settle", "the last success below a part that waits, with others to come")
+def rise(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (last,) = waiting(stage)
+    return settling(succeed(last))
+
+
+@row("finish.settle", "the last success below the last part, which ends both jobs")
+def rise_last(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (last,) = waiting(stage, above=1)
+    return settling(succeed(last))
+
+
+@row("finish.settle", "the last failure below a part that waits")
+def rise_failed(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (last,) = waiting(stage)
+    return settling(failure(last))
+
+
+@row("finish.settle", "the last failure below a part whose failure closes its job")
+def rise_fail_fast(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (last,) = waiting(stage, above=3, stripes=2, policy=Policy(fail_fast=True))
+    return settling(failure(last))
+
+
+@row("finish.settle", "the last success below a part that makes the quorum")
+def rise_quorum(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (last,) = waiting(stage, above=3, stripes=2, policy=Policy(quorum=1))
+    return settling(succeed(last))
+
+
+@row("finish.settle", "the last success below a part of a job that is closed")
+def rise_closed(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (last,) = waiting(stage)
+    stage.store.run(lambda: close.cancel(BUCKET, stage.new().id))
+    return settling(succeed(last))
+
+
+@row("finish.settle", "the last success two levels below, which ends three jobs")
+def rise_twice(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (middle,) = waiting(stage, above=1)
+    stage.waiting(middle, priority=9)
+    (last,) = stage.claims(1)
+    return settling(succeed(last))
+
+
+@row("finish.settle", "the last success below a part that waits for a successor as well")
+def rise_later(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one, _) = held(stage, 2)
+    stage.waiting(one, successor=msgspec.json.encode(Spec(task=THEN)).decode())
+    (last,) = stage.claims(1)
+    return settling(succeed(last))
+
+
+@row("finish.settle", "the last success below a part whose successor would stand too deep")
+def rise_refused(stage: Stage) -> TxnFactory[list[Settled]]:
+    _, (one, _) = held(stage, 2)
+    successor = msgspec.json.encode(Spec(task=THEN)).decode()
+    stage.waiting(one, successor=successor, depth=limits.JOB_DEPTH_LEVELS)
+    (last,) = stage.claims(1)
+    return settling(succeed(last))
+
+
+@row("exchange.exchange", "the last success below a part that waits, and the claim of what comes next")
+def exchange_rise(stage: Stage) -> TxnFactory[Exchanged]:
+    _, (last,) = waiting(stage)
+    return stage.exchanging([succeed(last)])
+
+
+@row("close.cancel", "a nested job")
+def cancel_nested(stage: Stage) -> TxnFactory[bool]:
+    nested, _ = waiting(stage, 2)
+    return lambda: close.cancel(BUCKET, nested, "not this one")
+
+
+@row("lease.reap", "the last part below a part that waits")
+def reap_nested(stage: Stage) -> TxnFactory[int]:
+    _, (one, _) = held(stage, 2)
+    stage.waiting(one, attempts=1)
+    stage.claims(1, LAPSED)
+    return lambda: lease.reap(BUCKET)
+
+
+@row("close.sweep", "a part that waits")
+def sweep_waiting(stage: Stage) -> TxnFactory[int]:
+    waiting(stage)
+    job_id = stage.new().id
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    return lambda: close.sweep(BUCKET, job_id, 0)
+
+
+def orphan(stage: Stage) -> tuple[str, str]:
+    """A cancelled job whose part is swept, and the nested job that goes on."""
+    nested, _ = waiting(stage, 2)
+    job_id = stage.new().id
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    stage.store.run(lambda: close.sweep(BUCKET, job_id, 0))
+    return job_id, nested
+
+
+@row("nest.abandon", "a nested job whose part was swept")
+def abandon_nested(stage: Stage) -> TxnFactory[bool]:
+    job_id, nested = orphan(stage)
+    return lambda: nest.abandon(BUCKET, nested, job_id, 0)
+
+
+@row("nest.forget", "a part whose nested job was cancelled")
+def forget_nested(stage: Stage) -> TxnFactory[bool]:
+    job_id, nested = orphan(stage)
+    stage.store.run(lambda: nest.abandon(BUCKET, nested, job_id, 0))
+    return lambda: nest.forget(BUCKET, job_id, 0)
