@@ -13,7 +13,7 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.policy import Policy
-from fanin.protocol import close, counting, ending, finish, lease, outbox, purge, redrive, submit, success
+from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, purge, redrive, submit, success
 from fanin.protocol.steps import Rows, Statement, Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
@@ -239,6 +239,25 @@ def test_a_checkpoint_needs_both_halves_of_the_token(store: Store, clock: Clock)
             bucket=0, job_id=held["job_id"], idx=0, attempt=attempt, claim_id=claim_id, lease=9.0, checkpoint="1"
         )
         assert send(store, saved) == []
+    assert snapshot(store) == before
+
+
+def test_a_spawn_at_once_needs_a_running_part_and_both_halves_of_its_token(store: Store, clock: Clock) -> None:
+    held = tokens(store, clock)
+    for attempt, claim_id in held["wrong"]:
+        fence = growth.SQL.hold_part(bucket=0, job_id=held["job_id"], idx=0, attempt=attempt, claim_id=claim_id)
+        assert send(store, fence) == []
+    make(store, 1, queue="other")
+    (ended,) = claim(store, queue="other")
+    settle(store, done(ended))
+    fence = growth.SQL.hold_part(bucket=0, job_id=ended.job_id, idx=0, attempt=ended.attempt, claim_id=ended.claim_id)
+    assert send(store, fence) == []
+
+
+def test_spawned_parts_are_counted_on_no_closed_stripe(store: Store) -> None:
+    job_id = cancelled(store)
+    before = snapshot(store)
+    assert send(store, growth.SQL.count_spawned(bucket=0, job_id=job_id, stripe=0, fresh=1)) == []
     assert snapshot(store) == before
 
 
