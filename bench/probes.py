@@ -27,16 +27,20 @@ TWO_WORKERS = Setting(parts=0, workers=2)
 
 def idle(database: Database, seconds: float) -> dict[str, Any]:
     """Workers without work for so many seconds: transactions per second and share of one core of each, and the share
-    of one core that 100 of them would take the server."""
-    with database.fresh() as url, workers(url, MANY_WORKERS) as running:
-        time.sleep(SETTLE_SECONDS)
-        counts = database.name == "PostgreSQL"
-        ended = database.transactions() if counts else 0
-        cpu, server = [cpu_seconds(worker.pid) for worker in running], cpu_seconds(database.server)
-        time.sleep(seconds)
-        used = difference(cpu, [cpu_seconds(worker.pid) for worker in running])
-        server_used = difference([server], [cpu_seconds(database.server)])
-        ended = database.transactions() - ended if counts else 0
+    of one core that 100 of them would take the server, without what it takes by itself."""
+    with database.fresh() as url:
+        by_itself = cpu_seconds(database.server)
+        time.sleep(0 if by_itself is None else seconds)
+        alone = difference([by_itself], [cpu_seconds(database.server)])
+        with workers(url, MANY_WORKERS) as running:
+            time.sleep(SETTLE_SECONDS)
+            counts = database.name == "PostgreSQL"
+            ended = database.transactions() if counts else 0
+            cpu, server = [cpu_seconds(worker.pid) for worker in running], cpu_seconds(database.server)
+            time.sleep(seconds)
+            used = difference(cpu, [cpu_seconds(worker.pid) for worker in running])
+            server_used = difference([server, alone], [cpu_seconds(database.server), 0.0])
+            ended = database.transactions() - ended if counts else 0
     return {
         "kind": "idle",
         "database": database.name,

@@ -13,7 +13,8 @@ import apsw
 import pytest
 
 from fanin.domain import limits
-from fanin.domain.identity import new_claim_id
+from fanin.domain.identity import new_claim_id, new_job_id
+from fanin.domain.model import NewJob
 from fanin.protocol import (
     close,
     counting,
@@ -76,6 +77,7 @@ def hot(job_id: str) -> list[Statement]:
         growth.SQL.totals(bucket=0, job_id=job_id),
         growth.SQL.first_turn(bucket=0, queue="q", priority=0),
         growth.SQL.count_spawned(bucket=0, job_id=job_id, stripe=0, fresh=1),
+        next(submit.open_job(NewJob(id=new_job_id(), bucket=0, task="t", queue="q", give_up_after=9.0))),
         close.SQL.overdue_jobs(bucket=0, limit=100),
         close.SQL.unswept(bucket=0, limit=100),
         pause.SQL.walking(bucket=0, limit=100),
@@ -86,7 +88,6 @@ def hot(job_id: str) -> list[Statement]:
         pause.SQL.first_from(bucket=0, job_id=job_id, past=4_000),
         pause.SQL.advance(bucket=0, job_id=job_id, first=0, paused=True, next=2_000),
         pause.SQL.came(bucket=0, job_id=job_id, first=2_000),
-        submit.SQL.first_turn(bucket=0, queue="q", priority=0),
         read.SQL.backlog(bucket=0, queue="q", tasks=["t"]),
         read.SQL.jobs(bucket=0, status=None, limit=20),
         read.SQL.results(bucket=0, id=job_id, first=100, limit=100),

@@ -218,7 +218,6 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         if existing:
             _same_request(job, existing, status)
             return None
-    turn = one((yield SQL.first_turn(bucket=job.bucket, queue=job.queue, priority=job.priority)))[0]
     fresh = yield SQL.create_job(
         bucket=job.bucket,
         id=job.id,
@@ -231,7 +230,6 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         sealed=parts,
         open_stripes=live,
         stripes=job.stripes,
-        turn=turn,
         priority=job.priority,
         attempts=job.attempts,
         policy=job.policy,
@@ -259,7 +257,7 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
             f"the job of {job.key or job.id!r} was purged, and its rows are still being removed: try again when "
             "`fanin purge` is done, or choose another key"
         )
-    return int(turn)
+    return int(one(fresh)[0])
 
 
 def _same_request(job: NewJob, existing: Rows, wanted: str) -> None:

@@ -5,21 +5,20 @@
 -- The job of an id, to tell "the same request again" from "the same key, another content".
 SELECT id, request_hash, status, planned_parts FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
--- name: first_turn
--- The smallest turn still waiting in the queue: a new job starts beside it, not behind everything.
-SELECT coalesce(min(turn), 0) FROM fanin.part WHERE bucket = :bucket AND queue = :queue AND priority = :priority AND ready;
-
 -- name: create_job
--- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again.
+-- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again. The job's
+-- first turn is the smallest that still waits in the queue: a new job starts beside it, not behind everything.
 INSERT INTO fanin.job (bucket, id, task, queue, key, request_hash, status, planned_parts, sealed_parts, open_stripes,
     stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta, listeners,
     waiter_id, waiter_idx, flow_id, flow_step, width, spawn_from, created_at, give_up_at)
 VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :sealed, :open_stripes,
-    :stripes, :turn, :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta,
-    :listeners, :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :spawn_from,
+    :stripes, (SELECT coalesce(min(p.turn), 0) FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.queue = :queue AND p.priority = :priority AND p.ready),
+    :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta, :listeners,
+    :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :spawn_from,
     fanin.clock(), fanin.clock() + :give_up_after)
 ON CONFLICT (bucket, id) DO NOTHING
-RETURNING id;
+RETURNING turn;
 
 -- name: rows_left
 -- Whether rows of a purged job of this id still lie there. Asked once the new row stands: from then on no purge can leave
