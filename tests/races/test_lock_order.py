@@ -13,7 +13,7 @@ import pytest
 
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
-from fanin.protocol import finish, lease, outbox, redrive, submit
+from fanin.protocol import finish, lease, outbox, pause, redrive, submit
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
@@ -68,6 +68,12 @@ def appends(arena: Arena) -> TxnFactory[object]:
     return lambda: submit.append(BUCKET, job_id, 2, ["1", "1"])
 
 
+def walks(arena: Arena) -> TxnFactory[object]:
+    job_id = arena.job(2, successor=None)
+    arena.paused(job_id, walked=False)
+    return lambda: pause.walk(BUCKET, job_id)
+
+
 def settles_events(arena: Arena) -> TxnFactory[object]:
     arena.events(2)
     claim_id, events = arena.taken()
@@ -79,6 +85,7 @@ BATCHES: dict[str, tuple[Callable[[Arena], TxnFactory[object]], str, str, str]] 
     "settle": (settles, "part", "idx", "finish.settle_parts"),
     "renew": (renews, "part", "idx", "lease.renew_parts"),
     "reap": (reaps, "part", "idx", "finish.reap_parts"),
+    "walk": (walks, "part", "idx", "pause.lock_portion"),
     "events": (settles_events, "outbox", "event_key", "outbox.settle_events"),
     "append": (appends, "job_stripe", "stripe", "submit.add_created"),
 }
