@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import fanin
-from fanin.domain import identity
-from fanin.protocol import lease
+from fanin.domain import identity, limits
+from fanin.protocol import deeds, lease, pause
 from fanin.runtime import upkeep
-from fanin.testing.state import execute
+from fanin.testing.state import execute, select
 
 
 @pytest.mark.plants_corruption
@@ -29,3 +29,23 @@ def test_a_damaged_job_does_not_hold_up_the_others(app: fanin.App) -> None:
         upkeep.once(app.store, 0)
     assert (damaged.status, sound.status, overdue.status) == ("running", "failed", "failed")
     assert overdue.progress().abandoned == 1
+
+
+def test_workers_go_on_with_a_pause_whose_operator_died(app: fanin.App) -> None:
+    """Only the job row was written then. A round does one portion of each job, so that it never takes long."""
+
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    job = app.map(work, range(limits.CHUNK_PARTS + 1))
+    bucket, store = app.store.bucket(job.id), app.store
+    for verb, ready in ((pause.pause, 0), (pause.resume, limits.CHUNK_PARTS + 1)):
+        store.run(lambda verb=verb: verb(bucket, job.id, deeds.deed()))  # type: ignore[misc]
+        rounds = 0
+        while upkeep.once(store, bucket):
+            rounds += 1
+        found = select(store, f"SELECT count(*) AS n FROM fanin.part WHERE job_id = '{job.id}' AND ready")
+        assert found[0]["n"] == ready
+        assert rounds <= 2
+    assert job.cancel()
