@@ -227,7 +227,7 @@ def test_F031_every_kind_of_write_carries_the_fence(store: Store, clock: Clock) 
     assert begun(store, zombie).status == "lost", "it calls nothing any more"
     assert rows() == before
     assert say(store, "SELECT count(*) FROM fanin.outbox") == [(0,)]
-    assert log(store, job_id) == [(0, 1, "lease_lost"), (0, 1, "refused")]
+    assert log(store, job_id) == [(0, 1, "lease_lost"), (0, 1, "refused"), (0, 1, "stopped")]
 
 
 def test_F026_a_last_attempt_after_a_lost_one_has_no_company(app: fanin.App) -> None:

@@ -18,6 +18,7 @@ from fanin.domain.model import NewJob
 from fanin.protocol import (
     close,
     counting,
+    effect,
     ending,
     finish,
     growth,
@@ -42,6 +43,13 @@ EVENTS = (
     "FROM fanin.part WHERE idx > 99"
 )
 """As many events as parts, of one job: half of them have left."""
+EFFECTS = (
+    "INSERT INTO fanin.effect (bucket, job_id, idx, name, mode, status, relayed, attempt, calls, calls_allowed, "
+    "due_at, at, request, claim_id, settled_at) SELECT 0, job_id, idx, 'mail', 'probe', "
+    "CASE WHEN idx < 10000 THEN 'done' WHEN idx < 10100 THEN 'calling' ELSE 'registered' END, true, 1, 1, 5, idx, idx, "
+    "'{}', '00000000-0000-4000-8000-000000000001', CASE WHEN idx < 10000 THEN 1 END FROM fanin.part WHERE idx > 99"
+)
+"""As many effects: half of them are done, some are being called."""
 
 
 def hot(job_id: str) -> list[Statement]:
@@ -112,6 +120,20 @@ def hot(job_id: str) -> list[Statement]:
         outbox.SQL.settle_events(bucket=0, claim_id=token, rows=[(key, "mark", 1.0, None) for key in keys]),
         outbox.SQL.look_at_event(bucket=0, event_key=keys[0]),
         outbox.SQL.retry_parked(bucket=0, everything=True, keys=[], limit=100),
+        effect.SQL.due_effects(bucket=0, name="mail"),
+        effect.SQL.claim_effects(bucket=0, name="mail", limit=8, caller_id=token, caller="w", seconds=60.0),
+        effect.SQL.held_effects(bucket=0, caller_id=token),
+        effect.SQL.settle_effects(
+            bucket=0,
+            rows=[(job_id, idx, "mail", token, "mark", False, False, 0.0, "1", None) for idx in range(10_000, 10_008)],
+        ),
+        effect.SQL.find(bucket=0, job_id=job_id, idx=5, name="mail"),
+        effect.SQL.call_now(
+            bucket=0, job_id=job_id, idx=5, name="mail", caller_id=token, caller="w", seconds=60.0
+        ),
+        effect.SQL.overdue_effects(bucket=0),
+        effect.SQL.expire_effects(bucket=0, limit=100, error="gone"),
+        effect.SQL.of_job(bucket=0, job_id=job_id, idx=5, name="mail", limit=100),
     ]  # fmt: skip
 
 
@@ -119,7 +141,7 @@ def hot(job_id: str) -> list[Statement]:
 def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
     """A store whose tables are empty, have just been filled, or have been analysed since; and the id of a job."""
     if store.dialect == "pg":
-        for table in ("part", "job", "job_stripe", "outbox"):
+        for table in ("part", "job", "job_stripe", "outbox", "effect"):
             say(store, f"ALTER TABLE fanin.{table} SET (autovacuum_enabled = false)")
     if request.param == "empty":
         yield store, "01980000-0000-7000-8000-000000000000"
@@ -129,15 +151,17 @@ def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store
     settle(store, *map(done, claim(store, 200)))
     claim(store, 200)
     say(store, EVENTS)
+    say(store, EFFECTS)
     if request.param == "analysed":
         if store.dialect == "pg":
-            for table in ("part", "job", "job_stripe", "outbox"):
+            for table in ("part", "job", "job_stripe", "outbox", "effect"):
                 say(store, f"ANALYZE fanin.{table}")
         else:
             store._writer.execute("ANALYZE")  # type: ignore[attr-defined]
             assert say(store, "SELECT count(*) > 0 FROM sqlite_stat1") == [(1,)]
     yield store, job_id
     say(store, "DELETE FROM fanin.outbox")
+    say(store, "DELETE FROM fanin.effect")
 
 
 def test_every_hot_statement_finds_its_rows_by_a_whole_key_or_an_ordered_index(
@@ -171,6 +195,9 @@ INDEXES = {
     "outbox_due": ("bucket",),
     "outbox_job": ("job_id",),
     "outbox_parked": ("bucket",),
+    "effect_pkey": ("job_id",),
+    "effect_due": ("name",),
+    "effect_calling": ("bucket",),
 }
 """What the condition on an index must name for it to be a short way. The partial ones are short by themselves."""
 
@@ -224,6 +251,12 @@ WHOLE = {
         "fanin_outbox_job (job_id=? AND bucket=?",
         "fanin_outbox_parked (bucket=?",
     ),
+    "effect": (
+        "bucket=? AND job_id=? AND idx=? AND name=?",
+        "bucket=? AND job_id=?",
+        "fanin_effect_due (bucket=? AND name=?",
+        "fanin_effect_calling (bucket=?",
+    ),
     "job": (
         "bucket=? AND id=?",
         "fanin_job_waiter (waiter_id=? AND waiter_idx=? AND bucket=?",
@@ -241,16 +274,17 @@ def _of_sqlite(store: Any, statement: Statement) -> Iterator[str]:
     connection: apsw.Connection = store.connect()
     rows = connection.execute(f"EXPLAIN QUERY PLAN {text}", statement.sqlite_values()).fetchall()
     connection.close()
-    yield from judge_lines(str(row[3]) for row in rows)
+    own = {"e": "effect"} if statement.query.room == "effect" else {}
+    yield from judge_lines((str(row[3]) for row in rows), ALIASES | own)
 
 
-def judge_lines(lines: Iterator[str]) -> Iterator[str]:
+def judge_lines(lines: Iterator[str], aliases: dict[str, str] = ALIASES) -> Iterator[str]:
     """What is wrong with a plan of SQLite, line by line."""
     for line in lines:
         if "USE TEMP B-TREE" in line or "AUTOMATIC" in line:
             yield line
         match = re.match(r"(SCAN|SEARCH) (\w+)", line)
-        table = ALIASES.get(match[2], match[2].removeprefix("fanin_")) if match else ""
+        table = aliases.get(match[2], match[2].removeprefix("fanin_")) if match else ""
         if match and table in WHOLE and (match[1] == "SCAN" or not any(way in line for way in WHOLE[table])):
             yield line
 

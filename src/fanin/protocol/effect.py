@@ -142,11 +142,10 @@ def take(bucket: int, name: str, limit: int, caller_id: str, caller: str, second
         bucket=bucket, name=name, limit=min(limit, limits.CLAIM_EFFECTS), caller_id=caller_id, caller=caller,
         seconds=seconds,
     )  # fmt: skip
+    held = yield SQL.held_effects(bucket=bucket, caller_id=caller_id)
     return [
-        Call(bucket, job_id, idx, held, mode, request, calls, bool(doubtful), caller_id)
-        for job_id, idx, held, mode, request, calls, doubtful in (
-            yield SQL.held_effects(bucket=bucket, caller_id=caller_id)
-        )
+        Call(bucket, job_id, idx, name, mode, request, calls, bool(doubtful), caller_id)
+        for job_id, idx, name, mode, request, calls, doubtful in sorted(held, key=lambda row: row[:3])
     ]
 
 

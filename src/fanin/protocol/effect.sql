@@ -81,7 +81,7 @@ WITH next AS MATERIALIZED (
     WHERE e.bucket = :bucket AND e.name = :name AND e.status IN ('registered', 'calling') AND e.due_at >= 0
         AND e.due_at <= fanin.clock() AND e.relayed AND e.calls < e.calls_allowed
         AND (e.status = 'registered' OR e.mode <> 'at_most_once')
-    ORDER BY e.due_at, e.job_id, e.idx
+    ORDER BY e.due_at
     LIMIT :limit
     FOR NO KEY UPDATE OF e SKIP LOCKED
 )
@@ -98,7 +98,7 @@ WITH next AS MATERIALIZED (
     WHERE e.bucket = :bucket AND e.name = :name AND e.status IN ('registered', 'calling') AND e.due_at >= 0
         AND e.due_at <= fanin.clock() AND e.relayed AND e.calls < e.calls_allowed
         AND (e.status = 'registered' OR e.mode <> 'at_most_once')
-    ORDER BY e.due_at, e.job_id, e.idx
+    ORDER BY e.due_at
     LIMIT :limit
 )
 UPDATE fanin.effect AS e SET status = 'calling', claim_id = :caller_id, caller = :caller, calls = e.calls + 1,
@@ -111,8 +111,7 @@ RETURNING e.name;
 -- name: held_effects
 -- What stands under a claim id: also what an earlier try of the same claim took, whose answer was lost.
 SELECT e.job_id, e.idx, e.name, e.mode, e.request, e.calls, e.doubtful FROM fanin.effect AS e
-WHERE e.bucket = :bucket AND e.status = 'calling' AND e.due_at >= 0 AND e.claim_id = :caller_id
-ORDER BY e.job_id, e.idx, e.name;
+WHERE e.bucket = :bucket AND e.status = 'calling' AND e.due_at >= 0 AND e.claim_id = :caller_id;
 
 -- name: settle_effects --pg
 -- rows: job_id, idx, name, caller_id, verb, final, doubtful, delay, response, error
