@@ -169,7 +169,7 @@ def test_a_fresh_application(fanin_app):
     assert job.status == "completed"
 """,
     "test_broken.py": """
-from fanin.protocol import finish
+from fanin.protocol import counting
 from fanin.testing.mutate import without
 import shop
 
