@@ -438,6 +438,29 @@ def test_a_name_is_taken_once_and_a_handler_takes_a_request_and_a_key(app: fanin
         app.effect("", mode="idempotent")
 
 
+def test_a_part_that_ends_with_a_job_of_its_own_has_no_effects(app: fanin.App) -> None:
+    handled(app, Receiver(), "idempotent")
+
+    @app.task
+    def leaf(n: int) -> int:
+        return n
+
+    def deed(part: fanin.Part) -> Any:
+        part.effect("mail", Mail("a"))
+        return part.fan_out(leaf, [1, 2])
+
+    @app.task(attempts=1)
+    def split(n: int) -> Any:
+        return deed(fanin.current())
+
+    job = app.submit(split, 1)
+    inline = Inline(app)
+    inline.run_until_idle()
+    assert "a part that ends with fan_out cannot have effects of its own" in job.failures()[0].message
+    assert states(job) == []
+    inline.close()
+
+
 # Where handlers run.
 
 
