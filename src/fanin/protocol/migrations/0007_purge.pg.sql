@@ -1,4 +1,4 @@
--- Ended jobs can be removed, work that a heartbeat stopped is noted, and a job may tell of its progress.
+-- Ended jobs can be removed, and work that a heartbeat stopped is noted.
 
 ALTER TABLE fanin.attempt_log DROP CONSTRAINT attempt_log_what_check;
 ALTER TABLE fanin.attempt_log ADD CONSTRAINT attempt_log_what_check
@@ -15,7 +15,3 @@ CREATE TABLE fanin.leftover (
     at double precision NOT NULL,
     PRIMARY KEY (bucket, job_id)
 );
-
--- tells: the job has asked for events about its progress. told: the percentage of which the last one told.
-ALTER TABLE fanin.job_stripe ADD COLUMN tells boolean NOT NULL DEFAULT false;
-ALTER TABLE fanin.job ADD COLUMN told integer NOT NULL DEFAULT 0 CHECK (told >= 0);
