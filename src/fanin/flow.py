@@ -192,15 +192,23 @@ class Flow:
         if len(self._steps) > limits.FLOW_STEPS:
             raise LimitExceeded(f"flow {self.name!r} has {len(self._steps)} steps, the limit is {limits.FLOW_STEPS}")
         named = {step.name: [self._named(one, step) for one in step.after] for step in self._steps.values()}
+        for name, before in named.items():
+            if len(set(before)) < len(before):
+                raise BadOption(f"step {name!r} stands after {before}: name each step once")
         flows.check_order(named)
+        behind: dict[str, list[int]] = {name: [] for name in named}
+        for n, before in enumerate(named.values()):
+            for one in before:
+                behind[one].append(n)
         flow_id = identity.keyed_flow_id(self.key) if self.key is not None else identity.new_job_id()
         bucket = self._app.store.bucket(flow_id)
         number = {name: n for n, name in enumerate(self._steps)}
-        hashed = identity.request_hash(self.name.encode(), str((self._fail_fast, self._give_up_after)).encode())
+        hashed = identity.request_hash(
+            self.name.encode(), str((self._fail_fast, self._give_up, self._give_up_after)).encode()
+        )
         jobs, steps = [], []
         for name, step in self._steps.items():
             n, after = number[name], [number[one] for one in named[name]]
-            behind = [number[other] for other, before in named.items() if name in before]
             job_id = None if after else identity.step_id(flow_id, n)
             if job_id is not None:
                 jobs.append(_first_job(step, job_id, bucket, flow_id, n))
@@ -209,7 +217,7 @@ class Flow:
             for piece in (name, spec, undo, step.condition, str(after), digest):
                 hashed.update(piece.encode() + b"\0")
             steps.append(
-                NewStep(n, name, step.condition, after, behind, spec, None if step.undo is None else undo, job_id)
+                NewStep(n, name, step.condition, after, behind[name], spec, None if step.undo is None else undo, job_id)
             )
         return NewFlow(
             id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.errors import NotAllowedNow
 from fanin.domain.effects import MODES, Intent
 from fanin.domain.events import Event
 from fanin.domain.identity import item_key
@@ -18,6 +19,7 @@ from fanin.protocol import (
     close,
     effect,
     finish,
+    flow,
     growth,
     lease,
     outbox,
@@ -32,7 +34,8 @@ from fanin.protocol import (
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.steps import Txn, TxnFactory
-from tests.races.stage import BUCKET, LAPSED, THEN, Stage, succeed
+from tests.protocol import flows
+from tests.races.stage import BUCKET, LAPSED, QUEUE, TASK, THEN, Stage, succeed
 
 
 @dataclass(frozen=True)
@@ -800,3 +803,146 @@ def purge_portions(stage: Stage) -> TxnFactory[int]:
         return portions
 
     return all_of_them
+
+
+# Flows.
+
+
+CHAIN = {"a": "", "b": "a", "c": "b"}
+
+
+@row("flow.create", "two steps that start at once, and one behind both")
+def create_flow(stage: Stage) -> TxnFactory[bool]:
+    new = flows.plan({"a": "", "b": "", "c": "a b"}, task=TASK, queue=QUEUE, key="k", give_up_after=60.0)
+    return lambda: flow.create(new)
+
+
+@row("finish.settle", "the last step before one that starts, and before one that is skipped with what stands behind")
+def step_starts(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": "", "b": "a", "no": "a", "behind": "no"}, conditions={"no": "failed"})
+    return settling(succeed(stage.step()))
+
+
+@row("finish.settle", "the two last steps before one, in one batch")
+def steps_start(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": "", "b": "", "c": "a b"})
+    return settling(succeed(stage.step()), succeed(stage.step()))
+
+
+@row("finish.settle", "the last step of a flow")
+def flow_completes(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": ""})
+    return settling(succeed(stage.step()))
+
+
+@row("finish.settle", "a step that fails beside one that runs")
+def flow_stops(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": "", "b": "", "c": "a b"})
+    return settling(failure(stage.step()))
+
+
+@row("finish.settle", "the last failure of a flow of which a step is undone, with a call that is not made any more")
+def undo_begins(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow(CHAIN, undo=["a", "b"])
+    stage.ended("succeed")
+    intent = Intent("mail", "idempotent", "{}", 3)
+    stage.settled([msgspec.structs.replace(succeed(stage.step()), effects=(intent,))])
+    return settling(failure(stage.step()))
+
+
+@row("finish.settle", "the undo of a step whose effect was done, and the next one begins")
+def undo_goes_on(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow(CHAIN, undo=["a", "b"])
+    stage.ended("succeed")
+    intent = Intent("mail", "idempotent", "{}", 3)
+    stage.settled([msgspec.structs.replace(succeed(stage.step()), effects=(intent,))])
+    call = stage.called("mail")
+    stage.store.run(lambda: effect.settle(BUCKET, [effect.Said(call, "mark", response="1")]))
+    stage.ended("fail")
+    return settling(succeed(stage.step()))
+
+
+@row("finish.settle", "the last undo of a flow")
+def undo_ends(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": "", "b": "a"}, undo=["a"])
+    stage.ended("succeed", "fail")
+    return settling(succeed(stage.step()))
+
+
+@row("finish.settle", "an undo that fails")
+def undo_fails(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": "", "b": "a"}, undo=["a"])
+    stage.ended("succeed", "fail")
+    return settling(failure(stage.step()))
+
+
+@row("finish.settle", "the last failure of a flow of which a person undoes a step")
+def undo_by_hand(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.flow({"a": "", "b": "a"}, manual=["a"])
+    stage.ended("succeed")
+    return settling(failure(stage.step()))
+
+
+@row("flow.cancel", "a flow with a step that runs")
+def cancel_flow(stage: Stage) -> TxnFactory[bool]:
+    flow_id = stage.flow(CHAIN)
+    return lambda: flow.cancel(BUCKET, flow_id, "enough")
+
+
+@row("flow.give_up", "a flow whose deadline has passed")
+def give_up_flow(stage: Stage) -> TxnFactory[bool]:
+    flow_id = stage.flow(CHAIN, give_up_after=-1.0)
+    return lambda: flow.give_up(BUCKET, flow_id)
+
+
+@row("flow.run_again", "a flow that failed in two branches")
+def redrive_flow(stage: Stage) -> TxnFactory[int]:
+    flow_id = stage.flow({"a": "", "b": "", "c": "a b"}, fail_fast=False)
+    stage.ended("fail", "fail")
+    return lambda: flow.run_again(BUCKET, flow_id, 1)
+
+
+@row("flow.run_again", "a flow that was stopped between two steps")
+def redrive_between(stage: Stage) -> TxnFactory[int]:
+    flow_id = stage.flow(CHAIN)
+    held = stage.step()
+    stage.store.run(lambda: flow.cancel(BUCKET, flow_id))
+    stage.settled([succeed(held)])
+    return lambda: flow.run_again(BUCKET, flow_id, 1)
+
+
+def needing_attention(stage: Stage) -> str:
+    flow_id = stage.flow(CHAIN, undo=["a"], manual=["b"])
+    stage.ended("succeed", "succeed", "fail", "fail")
+    return flow_id
+
+
+def once(factory: TxnFactory[None]) -> TxnFactory[None]:
+    """Said again, it is refused, as a person is told."""
+
+    def txn() -> Txn[None]:
+        try:
+            yield from factory()
+        except NotAllowedNow:
+            return
+
+    return txn
+
+
+@row("flow.resolve", "a step that a person has undone, while another waits for one")
+def resolve_step(stage: Stage) -> TxnFactory[None]:
+    flow_id = needing_attention(stage)
+    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "undone", "called them"))
+
+
+@row("flow.resolve", "the last step that waits for a person, with one before it that is to be undone")
+def resolve_last(stage: Stage) -> TxnFactory[None]:
+    flow_id = stage.flow(CHAIN, undo=["a", "b"])
+    stage.ended("succeed", "succeed", "fail", "fail")
+    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "nothing_to_undo", "saw it"))
+
+
+@row("flow.undo_again", "an undo that has failed")
+def undo_once_more(stage: Stage) -> TxnFactory[None]:
+    flow_id = needing_attention(stage)
+    return once(lambda: flow.undo_again(BUCKET, flow_id, "a"))

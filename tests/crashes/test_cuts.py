@@ -40,6 +40,11 @@ PIECES = {
     "pause.came": "submit.append",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",
+    "advance.advance": "finish.settle",
+    "advance.lock": "finish.settle",
+    "advance.start_following": "finish.settle",
+    "advance.undo_next": "finish.settle",
+    "advance.wrap_up": "finish.settle",
     "waiting.rise": "finish.settle",
 }
 """Writing generators that are only a part of another transaction, and that one."""

@@ -12,7 +12,8 @@ from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
 from fanin.protocol import lease, outbox, outputs, redrive, repair, schedule
 from fanin.stores.base import Store
-from tests.protocol.effects import called, intent, wanting
+from tests.protocol import flows
+from tests.protocol.effects import called, intent, said, wanting
 from tests.protocol.helpers import (
     THEN,
     Clock,
@@ -171,6 +172,21 @@ def scheduled(store: Store) -> str:
     return made.id
 
 
+def in_flow(store: Store) -> str:
+    """A chain whose first step runs."""
+    return flows.start(store, {"a": "", "b": "a"})
+
+
+def compensated(store: Store) -> str:
+    """A chain whose first step was undone, with an effect of it."""
+    flow_id = flows.start(store, {"a": "", "b": "a"}, undo=["a"], number=2)
+    settle(store, wanting(flows.held(store, flow_id, "a"), intent()))
+    said(store, called(store)[0], "mark")
+    flows.fail(store, flow_id, "b")
+    flows.undo(store, flow_id, "a")
+    return flow_id
+
+
 LOOSE = (
     "ALTER TABLE fanin.part DROP CONSTRAINT {0}",
     "PRAGMA ignore_check_constraints = ON",
@@ -244,6 +260,18 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("k1", scheduled, "UPDATE fanin.job SET step = NULL"),
     ("k2", scheduled, "UPDATE fanin.schedule SET mark = 1"),
     ("k3", scheduled, "UPDATE fanin.firing SET job_id = (SELECT job_id FROM fanin.schedule)"),
+    ("w1", in_flow, "UPDATE fanin.flow SET running = 2"),
+    ("w1", in_flow, "UPDATE fanin.flow SET running = 0"),
+    ("w2", in_flow, "UPDATE fanin.flow_step SET job_id = flow_id"),
+    ("w2", compensated, "UPDATE fanin.flow_step SET status = 'undoing' WHERE n = 0"),
+    ("w3", compensated, "UPDATE fanin.flow_step SET status = 'waiting' WHERE n = 1"),
+    ("w3", in_flow, "UPDATE fanin.flow SET status = 'completed', finished_at = 1"),
+    ("w4", compensated, "UPDATE fanin.flow_step SET status = 'done' WHERE n = 0"),
+    ("w4", compensated, "UPDATE fanin.flow_step SET status = 'manual' WHERE n = 0"),
+    ("w5", compensated, "UPDATE fanin.outbox SET type = 'flow.needs_attention' WHERE type = 'flow.finished'"),
+    ("w5", in_flow, "UPDATE fanin.flow SET run = 2"),
+    ("e5", compensated, "UPDATE fanin.effect SET status = 'unknown'"),
+    ("e5", compensated, "UPDATE fanin.effect SET status = 'calling', settled_at = NULL"),
     ("s1", running, "UPDATE fanin.job SET open_stripes = 2"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET sealed = false WHERE stripe = 1"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET closed = true WHERE stripe = 1"),
@@ -318,6 +346,8 @@ def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: C
         cancelled,
         two_stripes,
         grown,
+        in_flow,
+        compensated,
     ):
         make_it(store)
     make(store, 0)

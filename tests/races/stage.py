@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -14,10 +14,11 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.effects import Intent
 from fanin.domain.events import Event
+from fanin.domain.flows import EXPAND
 from fanin.domain.identity import firing_id, keyed_job_id, nested_id
 from fanin.domain.model import Claim, Fired, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, effect, finish, lease, nest, outbox, pause, schedule, submit
+from fanin.protocol import close, effect, finish, flow, lease, nest, outbox, pause, schedule, submit
 from fanin.protocol.deeds import Deed
 from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged, exchange
@@ -29,7 +30,7 @@ from fanin.testing.state import TABLES, execute, select
 
 BUCKET = 0
 QUEUE, TASK, THEN = "default", "work", "assemble"
-LEASES = {TASK: 600.0, THEN: 600.0}
+LEASES = {TASK: 600.0, THEN: 600.0, EXPAND: 600.0}
 LAPSED = {TASK: -1.0, THEN: -1.0}
 ROUNDS = 20
 
@@ -181,6 +182,26 @@ class Stage:
         """Let a paused job go on, but none of its parts yet."""
         self.store.run(partial(pause.resume, BUCKET, job_id, self.deed()))
 
+    def flow(self, steps: Mapping[str, str], **options: Any) -> str:
+        """A flow of steps of one part, such as ``{"a": "", "b": "a"}``. Its id."""
+        return flows.start(self.store, steps, task=TASK, queue=QUEUE, **options)
+
+    def step(self) -> Claim:
+        """The part of a step, or of an undo, that is ready."""
+        (held,) = self.claims(1)
+        return held
+
+    def ended(self, *verbs: str) -> None:
+        """The steps, or undos, that are ready end so, one after the other."""
+        for verb in verbs:
+            held = self.step()
+            error = '{"type": "E", "message": "m", "traceback": ""}'
+            self.settled([succeed(held) if verb == "succeed" else Report(held, verb, error=error)])
+
+    def stopped(self, flow_id: str) -> None:
+        """The flow has been cancelled, with the jobs of its steps."""
+        flows.cancel(self.store, flow_id)
+
     def _claim_id(self) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
 
@@ -206,6 +227,10 @@ class Stage:
                 for left in self.store.read(partial(nest.left_behind, BUCKET, job_id, idx)):
                     self.store.run(partial(nest.abandon, BUCKET, left, job_id, idx))
                 busy += self.store.run(partial(nest.forget, BUCKET, job_id, idx))
+            for flow_id in self.store.read(lambda: flow.overdue(BUCKET)):
+                busy += self.store.run(partial(flow.give_up, BUCKET, flow_id))
+            for job_id in self.store.read(lambda: flow.left_running(BUCKET)):
+                busy += self.store.run(partial(close.cancel, BUCKET, job_id))
             if not busy and not claims:
                 return
         raise AssertionError(f"still not at rest after {ROUNDS} rounds")

@@ -10,6 +10,7 @@ import pytest
 
 from fanin.domain import states
 from fanin.domain.effects import MODES
+from fanin.domain.flows import CONDITIONS
 from fanin.domain.policy import Policy
 from fanin.domain.states import (
     EFFECT_EDGES,
@@ -20,6 +21,9 @@ from fanin.domain.states import (
     EVENT_EDGES,
     EVENT_STATES,
     EVENT_UNSENT,
+    FLOW_EDGES,
+    FLOW_LIVE,
+    FLOW_STATES,
     JOB_EDGES,
     JOB_ENDED,
     JOB_STATES,
@@ -32,12 +36,20 @@ from fanin.domain.states import (
     PART_ENDED,
     PART_LIVE,
     PART_STATES,
+    STEP_EDGES,
+    STEP_LIVE,
+    STEP_STATES,
+    STEP_STUCK,
+    STEP_TO_UNDO,
+    STEP_UNDONE,
+    Edge,
 )
-from fanin.protocol import close, deeds, effect, lease, outbox, outputs, redrive, repair, skip, steps
+from fanin.protocol import close, deeds, effect, flow, lease, outbox, outputs, redrive, repair, skip, steps
 from fanin.protocol.effect import Call
 from fanin.protocol.steps import Query
 from fanin.stores import migrate
 from fanin.stores.base import Store
+from tests.protocol import flows
 from tests.protocol.effects import begin, called, intent, said, wanting
 from tests.protocol.helpers import (
     THEN,
@@ -85,6 +97,9 @@ def test_the_constraints_of_the_schema_list_the_states_and_outcomes(dialect: str
     assert lists["part"] == {"status": PART_STATES}
     assert lists["staged_output"] == {"status": OUTPUT_STATES}
     assert lists["effect"] == {"mode": MODES, "status": EFFECT_STATES}
+    assert lists["flow"]["status"] == FLOW_STATES
+    assert lists["flow_step"] == {"status": STEP_STATES, "condition": CONDITIONS}
+    assert f"CHECK ((status IN {FLOW_LIVE!r}) = (finished_at IS NULL))" in text
     assert f"CHECK ((status IN {EFFECT_OPEN!r}) = (settled_at IS NULL))" in text
     assert f"WHERE status IN {EFFECT_STUCK!r}" in text
     assert f"CHECK ((status IN {JOB_ENDED!r}) = (finished_at IS NOT NULL))" in text
@@ -103,6 +118,8 @@ def test_the_states_of_a_part_are_live_or_ended_and_those_of_a_job_too() -> None
         (EVENT_EDGES, EVENT_STATES),
         (OUTPUT_EDGES, OUTPUT_STATES),
         (EFFECT_EDGES, EFFECT_STATES),
+        (FLOW_EDGES, FLOW_STATES),
+        (STEP_EDGES, STEP_STATES),
     ):
         assert {e.source for e in edges} | {e.target for e in edges} == set(every)
         assert len(set(edges)) == len(edges)
@@ -121,6 +138,8 @@ EDGES = {
     "outbox": EVENT_EDGES,
     "staged_output": OUTPUT_EDGES,
     "effect": EFFECT_EDGES,
+    "flow": FLOW_EDGES,
+    "flow_step": STEP_EDGES,
 }
 
 WRITES: dict[str, tuple[str, set[str]]] = {
@@ -151,8 +170,31 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "effect.retry_effects": ("effect", {"retry"}),
     "effect.cancel_effects": ("effect", {"cancel"}),
     "effect.reverse_effect": ("effect", {"reverse"}),
+    "advance.cancel_effects": ("effect", {"cancel"}),
+    "advance.reverse_effects": ("effect", {"reverse"}),
+    "advance.save_flow": ("flow", {"stop", "finish", "undo", "resolve", "retry"}),
+    "flow.reopen_flow": ("flow", {"redrive"}),
+    "advance.start_step": ("flow_step", {"start"}),
+    "advance.skip_step": ("flow_step", {"skip"}),
+    "advance.skip_waiting": ("flow_step", {"skip"}),
+    "advance.end_step": ("flow_step", {"finish"}),
+    "advance.begin_undo": ("flow_step", {"undo"}),
+    "advance.settle_step": ("flow_step", {"leave"}),
+    "advance.end_undo": ("flow_step", {"finish_undo"}),
+    "flow.settle_by_hand": ("flow_step", {"resolve"}),
+    "flow.undo_again": ("flow_step", {"retry"}),
+    "flow.run_again": ("flow_step", {"redrive"}),
+    "flow.wait_again": ("flow_step", {"redrive"}),
 }
 """Every statement that changes a state, and what it does by the tables of states."""
+GIVEN: dict[str, set[str]] = {
+    "ending.end_job": set(JOB_ENDED),
+    "advance.end_step": {"done", "failed"},
+    "advance.settle_step": {"nothing_to_undo", "manual"},
+    "advance.end_undo": {"undone", "undo_failed"},
+    "flow.settle_by_hand": set(STEP_UNDONE),
+}
+"""Where the new state is a parameter: what is given there."""
 
 
 SOURCE = r"(?:FROM (?:\w+ AS \w|unnest.*?\)|\(SELECT.*?\) AS u)\n)?"
@@ -188,12 +230,19 @@ def test_the_guard_of_a_write_names_the_states_that_it_leaves_and_the_write_thos
     assert found is not None, text
     table, assigned, guard = found.groups()
     assert table == machine
-    if machine == "staged_output":
+    if machine in ("staged_output", "effect"):
         guard = guard.replace("p.status", "the part's")
     entered = re.search(r"status = (CASE.*?END|'\w+'|:status)", assigned, re.DOTALL)
     assert entered is not None
+    if name == "advance.save_flow":  # under the flow's lock: its code alone decides between the edges
+        assert "status = :was" in guard
+        return
+    if name in ("flow.run_again", "flow.wait_again"):  # one verb for two ways on, by what the step was
+        (left,) = re.findall(r"status = '(\w+)'", guard)
+        assert Edge(left, "redrive", entered[1].strip("'")) in edges
+        return
     if entered[1] == ":status":
-        assert targets == set(JOB_ENDED if machine == "job" else ("succeeded", "failed"))
+        assert targets == GIVEN[name]
     else:
         assert set(re.findall(r"(?:THEN |ELSE |^)'(\w+)'", entered[1])) == targets
     left = {
@@ -225,12 +274,30 @@ def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_o
         EFFECT_STUCK,
         EFFECT_NOT_DONE,
         ("staged", "swept"),
+        FLOW_LIVE,
+        STEP_LIVE,
+        STEP_TO_UNDO,
+        STEP_STUCK,
+        ("failed", *STEP_STUCK),
+        ("failed", "cancelled"),
+        ("running", "waiting", "undoing"),
+        (*EFFECT_OPEN, "unknown"),
+        ("completed", "failed", "cancelled", "compensated"),
+        ("registered", "calling", "unknown"),
     }
     for text in query.texts.values():
         for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):
             assert literals(many) in known
         for one in re.findall(r"status (?:=|<>) '(\w+)'", strip(text)):
-            assert one in {*PART_STATES, *JOB_STATES, *EVENT_STATES, *OUTPUT_STATES, *EFFECT_STATES}
+            assert one in {
+                *PART_STATES,
+                *JOB_STATES,
+                *EVENT_STATES,
+                *OUTPUT_STATES,
+                *EFFECT_STATES,
+                *FLOW_STATES,
+                *STEP_STATES,
+            }
         for one in re.findall(r"outcome\S* (?:=|<>) '(\w+)'", strip(text)):
             assert one in OUTCOMES
 
@@ -249,7 +316,11 @@ CREATE TRIGGER audit_job AFTER UPDATE ON fanin.job FOR EACH ROW
 CREATE TRIGGER audit_event AFTER UPDATE ON fanin.outbox FOR EACH ROW
     WHEN (OLD.status <> NEW.status OR OLD.tries <> NEW.tries) EXECUTE FUNCTION fanin.audit_it();
 CREATE TRIGGER audit_output AFTER UPDATE ON fanin.staged_output FOR EACH ROW EXECUTE FUNCTION fanin.audit_it();
-CREATE TRIGGER audit_effect AFTER UPDATE ON fanin.effect FOR EACH ROW EXECUTE FUNCTION fanin.audit_it()
+CREATE TRIGGER audit_effect AFTER UPDATE ON fanin.effect FOR EACH ROW EXECUTE FUNCTION fanin.audit_it();
+CREATE TRIGGER audit_flow AFTER UPDATE ON fanin.flow FOR EACH ROW
+    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it();
+CREATE TRIGGER audit_step AFTER UPDATE ON fanin.flow_step FOR EACH ROW
+    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION fanin.audit_it()
 """
 AUDIT_LITE = """
 CREATE TABLE fanin.audit (machine text, old text, new text);
@@ -262,7 +333,11 @@ CREATE TRIGGER fanin.audit_event AFTER UPDATE ON fanin.outbox WHEN OLD.status <>
 CREATE TRIGGER fanin.audit_output AFTER UPDATE ON fanin.staged_output
     BEGIN INSERT INTO fanin_audit VALUES ('staged_output', OLD.status, NEW.status); END;
 CREATE TRIGGER fanin.audit_effect AFTER UPDATE ON fanin.effect
-    BEGIN INSERT INTO fanin_audit VALUES ('effect', OLD.status, NEW.status); END
+    BEGIN INSERT INTO fanin_audit VALUES ('effect', OLD.status, NEW.status); END;
+CREATE TRIGGER fanin.audit_flow AFTER UPDATE ON fanin.flow WHEN OLD.status <> NEW.status
+    BEGIN INSERT INTO fanin_audit VALUES ('flow', OLD.status, NEW.status); END;
+CREATE TRIGGER fanin.audit_step AFTER UPDATE ON fanin.flow_step WHEN OLD.status <> NEW.status
+    BEGIN INSERT INTO fanin_audit VALUES ('flow_step', OLD.status, NEW.status); END
 """
 
 
@@ -327,6 +402,7 @@ def everything(store: Store, clock: Clock) -> None:
     assert store.run(lambda: outbox.retry(0)) == 1
     leave_outputs(store)
     walk_effects(store)
+    walk_flows(store, clock)
 
 
 def leave_outputs(store: Store) -> None:
@@ -395,6 +471,72 @@ def walk_effects(store: Store) -> None:
     assert store.run(lambda: effect.cancel(0, job_id)) == 3  # refused, left, by hand
 
 
+def walk_flows(store: Store, clock: Clock) -> None:
+    numbers = iter(range(10, 100))
+
+    def begun(steps: dict[str, str], **options: Any) -> str:
+        return flows.start(store, steps, number=next(numbers), **options)
+
+    chain = begun({"a": "", "b": "a"})
+    for name in ("a", "b"):
+        flows.end(store, chain, name)
+    failing = begun({"a": "", "b": "a"})
+    flows.fail(store, failing, "a")
+    assert flows.again(store, failing) == 2
+    stopped = begun({"a": "", "b": "a"}, give_up_after=5.0)
+    late = begun({"a": "", "b": "a"}, give_up_after=5.0, give_up_policy="proceed")
+    assert flows.cancel(store, stopped)
+    clock.advance(6)
+    assert store.run(lambda: flow.give_up(0, late))
+    flows.cancel_left(store)
+    sweep_all(store)
+    assert flows.again(store, stopped) == 2
+    ending = begun({"a": "", "b": ""})
+    flows.fail(store, ending, "a")
+    flows.cancel_left(store)
+    for stop in (flows.cancel, lambda s, f: flows.fail(s, f, "b")):
+        for undone, by_hand in (([], ["a", "b"]), (["b"], []), (["a"], [])):  # from the state in which it stops
+            saga = begun({"a": "", "b": "a"}, undo=undone, manual=by_hand)
+            flows.end(store, saga, "a")
+            stop(store, saga)
+            sweep_all(store)
+            for name in undone:
+                if flows.states(store, saga)[name] == "undoing":
+                    flows.undo(store, saga, name)
+    for undo_ends in (False, True):
+        saga = begun({"a": "", "b": "a", "c": "b"}, undo=["a"], manual=["b"])
+        flows.end(store, saga, "a")
+        flows.end(store, saga, "b")
+        flows.fail(store, saga, "c")
+        flows.fail(store, saga, "a", undo=True)
+        flows.resolve(store, saga, "b", "nothing_to_undo" if undo_ends else "undone")
+        if undo_ends:
+            flows.undo_again(store, saga, "a")
+            flows.undo(store, saga, "a")
+        else:
+            flows.resolve(store, saga, "a")
+    last = begun({"a": "", "b": "a"}, undo=["a"])
+    flows.end(store, last, "a")
+    flows.fail(store, last, "b")
+    flows.fail(store, last, "a", undo=True)
+    flows.resolve(store, last, "a", "nothing_to_undo")
+    goes_on = begun({"a": "", "b": "a", "c": "b"}, undo=["a", "b"])
+    flows.end(store, goes_on, "a")
+    flows.end(store, goes_on, "b")
+    flows.fail(store, goes_on, "c")
+    flows.fail(store, goes_on, "b", undo=True)
+    flows.resolve(store, goes_on, "b")
+    partly = begun({"a": ""}, undo=["a"])
+    held = flows.held(store, partly, "a")
+    said(store, begin(store, held, intent("mail")), "mark")
+    settle(store, failed(held))
+    flows.undo(store, partly, "a")
+    whole = begun({"a": ""}, manual=["a"])
+    held = flows.held(store, whole, "a")
+    said(store, begin(store, held, intent("mail")), "mark")
+    settle(store, failed(held))
+
+
 def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clock: Clock) -> None:
     say(store, "SELECT 1")
     audit(store)
@@ -409,12 +551,12 @@ def test_every_edge_is_walked_and_no_other_change_ever_happens(store: Store, clo
 def test_the_page_of_states_draws_all_machines_and_lists_every_outcome() -> None:
     text = (ROOT / "docs/states.md").read_text()
     assert re.findall(r"```mermaid\n(.*?)\n```", text, re.DOTALL) == [
-        states.diagram(machine) for machine in ("job", "part", "event", "output", "effect")
+        states.diagram(machine) for machine in ("job", "part", "event", "output", "effect", "flow", "step")
     ]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)
     assert tuple(outcome for outcome, _ in rows) == OUTCOMES
     assert {status for _, status in rows} == set(JOB_ENDED)
-    for verb in {e.verb for e in (*JOB_EDGES, *PART_EDGES, *EVENT_EDGES, *OUTPUT_EDGES, *EFFECT_EDGES)}:
+    for verb in {e.verb for e in (edge for edges in EDGES.values() for edge in edges)}:
         assert f"`{verb}`" in text
 
 

@@ -10,14 +10,13 @@ import msgspec
 
 from fanin.domain.errors import BadOption
 from fanin.domain.model import Spec
+from fanin.domain.states import FLOW_LIVE
 
 EXPAND = "fanin.expand"
 """The built-in task that makes a job of what a step before has left: one part for each result, item or undo."""
 EXPAND_ATTEMPTS = 100
 """It may have to ask again and again whether a call has ended."""
 CONDITIONS = ("ok", "any", "failed")
-LIVE = ("running", "ending", "compensating")
-UNDONE = ("undone", "nothing_to_undo")
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,6 +45,12 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     call: str | None = None
     plan: Plan | None = None
     joins: bool = True
+
+    def reads(self, before: int) -> int:
+        """Of how many of the steps before it (the first ones) its job is told."""
+        if self.plan is not None:
+            return 0 if self.plan.what == "given" else 1
+        return before if self.joins else 0
 
 
 class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,7 +83,7 @@ class FlowRow(msgspec.Struct, frozen=True):
     @property
     def ended(self) -> bool:
         """Whether nothing of it moves any more. One that needs attention waits for a person."""
-        return self.status not in LIVE
+        return self.status not in FLOW_LIVE
 
 
 class StepRow(msgspec.Struct, frozen=True):
@@ -114,13 +119,11 @@ def handled(conditions: Collection[str]) -> bool:
     return any(condition in ("any", "failed") for condition in conditions)
 
 
-def waiting_again(steps: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, int]:
+def waiting_again(steps: Sequence[tuple[int, str, Sequence[int]]], revived: Collection[int]) -> dict[int, int]:
     """For a new run, of the steps (n, status, after): those that were skipped, with the number of steps before them
-    that are not done."""
-    status = {n: status for n, status, _ in steps}
-    return {
-        n: sum(status[before] not in ("done",) for before in after) for n, found, after in steps if found == "skipped"
-    }
+    that will end in it."""
+    moving = {n for n, status, _ in steps if status == "skipped"} | set(revived)
+    return {n: sum(before in moving for before in after) for n, status, after in steps if status == "skipped"}
 
 
 def check_order(names: Mapping[str, Sequence[str]]) -> None:

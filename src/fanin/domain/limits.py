@@ -8,6 +8,8 @@ INDEX_PARTS = 2 * JOB_WIDTH_PARTS
 """Indexes of the parts of one job: those that a part spawns come after all that may be planned."""
 FLOW_STEPS = 10_000
 """Steps of one flow."""
+NAMED_STEPS = 100
+"""Steps that the event of a flow's end names, beside their counts."""
 JOB_DEPTH_LEVELS = 50
 """How deep a job may stand below the one that was submitted from outside any handler."""
 PAYLOAD_BYTES = 1_000_000

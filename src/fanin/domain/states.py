@@ -1,4 +1,4 @@
-"""The state machines of jobs, parts, events, outputs and effects, written once.
+"""The state machines of jobs, parts, events, outputs, effects, flows and their steps, written once.
 
 The CHECK constraints of the schema, the guards of the SQL and the diagram in ``docs/states.md`` are compared with
 these tables by tests; nothing else lists the states.
@@ -115,6 +115,63 @@ EFFECT_EDGES = (
     Edge("done", "reverse", "reversed"),
 )
 
+FLOW_STATES = (
+    "running", "ending", "compensating", "completed", "failed", "cancelled", "compensated", "needs_attention",
+)  # fmt: skip
+FLOW_LIVE = ("running", "ending", "compensating")
+FLOW_EDGES = (
+    Edge("running", "stop", "ending"),
+    Edge("running", "finish", "completed"),
+    Edge("running", "finish", "failed"),
+    Edge("running", "undo", "compensating"),
+    Edge("running", "undo", "compensated"),
+    Edge("running", "undo", "needs_attention"),
+    Edge("ending", "finish", "completed"),
+    Edge("ending", "finish", "failed"),
+    Edge("ending", "finish", "cancelled"),
+    Edge("ending", "undo", "compensating"),
+    Edge("ending", "undo", "compensated"),
+    Edge("ending", "undo", "needs_attention"),
+    Edge("compensating", "undo", "compensated"),
+    Edge("compensating", "undo", "needs_attention"),
+    Edge("needs_attention", "resolve", "compensating"),
+    Edge("needs_attention", "resolve", "compensated"),
+    Edge("needs_attention", "retry", "compensating"),
+    Edge("failed", "redrive", "running"),
+    Edge("cancelled", "redrive", "running"),
+)
+
+STEP_STATES = (
+    "waiting", "running", "done", "failed", "skipped", "undoing", "undone", "nothing_to_undo", "manual", "undo_failed",
+)  # fmt: skip
+STEP_LIVE = ("running", "undoing")
+"""A job goes on for it."""
+STEP_TO_UNDO = ("done", "failed")
+STEP_STUCK = ("manual", "undo_failed")
+"""A person has to undo it."""
+STEP_UNDONE = ("undone", "nothing_to_undo")
+STEP_EDGES = (
+    Edge("waiting", "start", "running"),
+    Edge("waiting", "skip", "skipped"),
+    Edge("running", "finish", "done"),
+    Edge("running", "finish", "failed"),
+    Edge("done", "undo", "undoing"),
+    Edge("failed", "undo", "undoing"),
+    Edge("done", "leave", "nothing_to_undo"),
+    Edge("failed", "leave", "nothing_to_undo"),
+    Edge("done", "leave", "manual"),
+    Edge("failed", "leave", "manual"),
+    Edge("undoing", "finish_undo", "undone"),
+    Edge("undoing", "finish_undo", "undo_failed"),
+    Edge("manual", "resolve", "undone"),
+    Edge("manual", "resolve", "nothing_to_undo"),
+    Edge("undo_failed", "resolve", "undone"),
+    Edge("undo_failed", "resolve", "nothing_to_undo"),
+    Edge("undo_failed", "retry", "undoing"),
+    Edge("failed", "redrive", "running"),
+    Edge("skipped", "redrive", "waiting"),
+)
+
 OUTCOMES = (
     "all_ok",
     "with_failures",
@@ -131,10 +188,11 @@ def diagram(machine: str) -> str:
     machines = {
         "job": (JOB_STATES, JOB_EDGES), "part": (PART_STATES, PART_EDGES), "event": (EVENT_STATES, EVENT_EDGES),
         "output": (OUTPUT_STATES, OUTPUT_EDGES), "effect": (EFFECT_STATES, EFFECT_EDGES),
+        "flow": (FLOW_STATES, FLOW_EDGES), "step": (STEP_STATES, STEP_EDGES),
     }  # fmt: skip
     states, edges = machines[machine]
     lines = ["stateDiagram-v2", f"    [*] --> {states[0]}"]
-    if machine == "job":
+    if machine in ("job", "step"):
         lines.append("    [*] --> running")
     lines += [f"    {edge.source} --> {edge.target}: {edge.verb}" for edge in edges]
     return "\n".join(lines)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fanin.domain import flows, identity
+from fanin.domain import flows, identity, limits
 from fanin.domain.flows import EXPAND, StepSpec, Undo
 from fanin.domain.model import Spec
+from fanin.domain.states import FLOW_LIVE
 from fanin.protocol.born import Born
 from fanin.protocol.steps import Room, Row, Txn, one
 
@@ -50,9 +51,10 @@ class Flow:
         self.said: list[tuple[str, str, int, str]] = []
         """(event key, type, seq, payload)"""
 
-    def stop(self, cause: str, reason: str | None) -> None:
+    def stop(self, cause: str, reason: str | None) -> Txn[None]:
         """From now on nothing new is started."""
         self.status, self.cause, self.reason = "ending", cause, reason
+        yield SQL.skip_waiting(bucket=self.bucket, flow_id=self.id)
 
     def save(self) -> Txn[None]:
         one(
@@ -60,7 +62,7 @@ class Flow:
                 yield SQL.save_flow(
                     bucket=self.bucket, flow_id=self.id, status=self.status, cause=self.cause, reason=self.reason,
                     running=self.running, failures=self.failures, ended=self.ended, events=self.events,
-                    live=self.status in flows.LIVE, was=self.was,
+                    live=self.status in FLOW_LIVE, was=self.was,
                 )
             )
         )  # fmt: skip
@@ -93,7 +95,7 @@ def wrap_up(flow: Flow) -> Txn[None]:
         yield from _finish(flow, "completed")
         return
     if flow.status == "running":  # its other branches were let run on
-        flow.stop("failed", flow.reason)
+        yield from flow.stop("failed", flow.reason)
     if flow.cause == "gave_up" and flow.give_up_policy == "proceed":
         yield from _finish(flow, "completed")
     elif one((yield SQL.undoable(bucket=flow.bucket, flow_id=flow.id)))[0]:
@@ -121,11 +123,12 @@ def undo_next(flow: Flow) -> Txn[None]:
 
 
 def _ended(flow: Flow, end: Moved) -> Txn[None]:
-    where: dict[str, Any] = {"bucket": flow.bucket, "flow_id": flow.id, "n": end.n, "job_id": end.job_id}
-    status = "done" if end.completed else "failed"
-    rows = yield SQL.end_step(**where, status=status, ended_no=flow.ended + 1)
+    rows = yield SQL.end_step(
+        bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id,
+        status="done" if end.completed else "failed", ended_no=flow.ended + 1,
+    )  # fmt: skip
     if not rows:
-        yield from _undone(flow, end, where)
+        yield from _undone(flow, end)
         return
     flow.ended += 1
     flow.running -= 1
@@ -136,27 +139,38 @@ def _ended(flow: Flow, end: Moved) -> Txn[None]:
             flow.failures += 1
             flow.reason = flow.reason or end.said
             if flow.fail_fast:
-                flow.stop("failed", end.said)
-                yield SQL.skip_waiting(bucket=flow.bucket, flow_id=flow.id)
+                yield from flow.stop("failed", end.said)
     if flow.status == "running":
         yield from start_following(flow, leads_to)
     if flow.running == 0:
         yield from wrap_up(flow)
 
 
-def _undone(flow: Flow, end: Moved, where: dict[str, Any]) -> Txn[None]:
-    """It was an undo; or a job that was run again by hand, which moves nothing."""
-    rows = yield SQL.end_undo(**where, status="undone" if end.completed else "undo_failed")
+def _undone(flow: Flow, end: Moved) -> Txn[None]:
+    """It was an undo: the step is undone, unless something of it still stands that no undo accounts for.
+
+    Or it was the job of a step that has ended before, which moves nothing.
+    """
+    rows = yield SQL.undoing(bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id)
     if not rows:
         return
-    flow.running -= 1
+    (job_id,) = one(rows)
+    said = None if end.completed else end.said
     if end.completed:
-        yield SQL.reverse_effects(bucket=flow.bucket, job_id=rows[0][0])
-    if not end.completed:
-        flow.reason = end.said
-        yield from _finish(flow, "needs_attention")
-    elif flow.status == "compensating":
+        yield SQL.reverse_effects(bucket=flow.bucket, job_id=job_id, by_hand=False)
+        for found, idx, name in (yield SQL.standing_effect(bucket=flow.bucket, job_id=job_id)):
+            said = (
+                f"effect {identity.effect_key(found, idx, name)} was done by a part that did not succeed, so no undo "
+                "has taken it back: do it by hand, then say `fanin saga resolve`"
+            )
+    status = "undone" if said is None else "undo_failed"
+    one((yield SQL.end_undo(bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id, status=status)))
+    flow.running -= 1
+    if said is None:
         yield from undo_next(flow)
+    else:
+        flow.reason = said
+        yield from _finish(flow, "needs_attention")
 
 
 def start_following(flow: Flow, leads_to: Sequence[int]) -> Txn[None]:
@@ -180,13 +194,13 @@ def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str)
     if not flows.starts(condition, [row[1] for row in before]):
         one((yield SQL.skip_step(bucket=flow.bucket, flow_id=flow.id, n=n)))
         return False
-    order = {number: place for place, number in enumerate(numbers)}
+    said = msgspec.json.decode(spec, type=StepSpec)
+    rows = {row[0]: row for row in before}
     facts = []
-    for row in sorted(before, key=lambda row: order[row[0]]):
-        facts.append((yield from _facts(flow, row)))
+    for number in numbers[: said.reads(len(numbers))]:
+        facts.append((yield from _facts(flow, rows[number])))
     job_id = identity.step_id(flow.id, n)
     one((yield SQL.start_step(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=job_id)))
-    said = msgspec.json.decode(spec, type=StepSpec)
     flow.running += 1
     flow.born.append(_job(flow, n, job_id, said.spec, payload_of(said, facts)))
     return True
@@ -197,17 +211,16 @@ def payload_of(step: StepSpec, facts: Sequence[dict[str, Any] | None]) -> str:
     if step.plan is not None:
         return _json([{"plan": step.plan, "sources": facts}])
     call = msgspec.Raw(step.call.encode()) if step.call is not None else {}
-    return _json({"joins": facts if step.joins else [], "call": call})
+    return _json({"joins": facts, "call": call})
 
 
 def _begin_undo(flow: Flow, n: int, name: str, undo: Undo, job_id: str) -> Txn[None]:
     """One part for each part of the step that succeeded, by `EXPAND`, like any step that maps over another."""
     undo_id = identity.undo_id(flow.id, n)
     one((yield SQL.begin_undo(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=undo_id)))
-    source = yield from _facts(flow, one((yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=[n]))))
     spec = Spec(task=EXPAND, step=f"undo/{name}", queue=undo.queue, attempts=flows.EXPAND_ATTEMPTS)
     flow.running += 1
-    flow.born.append(_job(flow, n, undo_id, spec, payload_of(StepSpec(spec, plan=undo.plan), [source])))
+    flow.born.append(_job(flow, n, undo_id, spec, payload_of(StepSpec(spec, plan=undo.plan), [{"job_id": job_id}])))
 
 
 def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
@@ -219,27 +232,30 @@ def _cancel_effects(flow: Flow, job_id: str) -> Txn[None]:
     yield SQL.cancel_effects(bucket=flow.bucket, job_id=job_id)
 
 
-def goes_on(bucket: int, job_id: str) -> Txn[str | None]:
-    """A job that has not ended yet, of this one and those nested below it."""
-    for (found,) in (yield SQL.goes_on(bucket=bucket, job_id=job_id)):
-        return str(found)
-    return None
-
-
-def unsure(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:
-    """(key, status) of an effect of the job, or of one nested below it, that may still be done, or may have been."""
+def unsettled(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:
+    """(what, how it stands) that keeps the step of this job from being undone: a job whose parts still live, or an
+    effect that may still be done, or may have been."""
+    for (found,) in (yield SQL.restless(bucket=bucket, job_id=job_id)):
+        return f"job {found}", "live"
     for found, idx, name, status in (yield SQL.unsure(bucket=bucket, job_id=job_id)):
-        return identity.effect_key(found, idx, name), status
+        return f"effect {identity.effect_key(found, idx, name)}", status
     return None
+
+
+def nested_below(bucket: int, job_id: str) -> Txn[list[tuple[str, int]]]:
+    """(id, part) of the jobs that parts of a job ended with, or were to end with."""
+    return [(found, idx) for found, idx in (yield SQL.nested_below(bucket=bucket, job_id=job_id))]
 
 
 def _finish(flow: Flow, status: str) -> Txn[None]:
     flow.status = status
-    rows = yield SQL.statuses(bucket=flow.bucket, flow_id=flow.id)
+    counts = yield SQL.counts(bucket=flow.bucket, flow_id=flow.id)
+    notable = yield SQL.notable(bucket=flow.bucket, flow_id=flow.id, limit=limits.NAMED_STEPS)
     flow.events += 1
     payload = {
         "version": PAYLOAD_VERSION, "flow_id": flow.id, "name": flow.name, "key": flow.key, "run": flow.run,
-        "status": status, "cause": flow.cause, "reason": flow.reason, "steps": dict(rows),
+        "status": status, "cause": flow.cause, "reason": flow.reason, "steps": dict(sorted(counts)),
+        "notable": dict(notable),
     }  # fmt: skip
     if status == "needs_attention":
         key, kind = identity.flow_attention_key(flow.id, flow.events), "flow.needs_attention"

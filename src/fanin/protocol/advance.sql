@@ -15,11 +15,16 @@ UPDATE fanin.flow_step SET status = :status, ended_no = :ended_no
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'running' AND job_id = :job_id
 RETURNING leads_to;
 
+-- name: undoing
+-- The job of the step that this one undoes.
+SELECT job_id FROM fanin.flow_step
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' AND undo_job_id = :job_id;
+
 -- name: end_undo
 -- So does what undoes it.
 UPDATE fanin.flow_step SET status = :status
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' AND undo_job_id = :job_id
-RETURNING job_id;
+RETURNING n;
 
 -- name: need_less
 -- One of the steps that these wait for has ended. Which of them wait for no other.
@@ -66,7 +71,8 @@ RETURNING n;
 
 -- name: skip_waiting
 -- The flow ends early: nothing more starts.
-UPDATE fanin.flow_step SET status = 'skipped' WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting'
+UPDATE fanin.flow_step SET status = 'skipped'
+WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting'
 RETURNING n;
 
 -- name: next_undo
@@ -76,29 +82,27 @@ WHERE bucket = :bucket AND flow_id = :flow_id AND status IN ('done', 'failed')
 ORDER BY ended_no DESC LIMIT 1;
 
 -- name: took_effect
--- Whether the job of a step, or one nested below it, has left anything behind: parts that succeeded, or effects that
--- were called. One that still goes on, because what stood above it was stopped, may yet do so.
+-- Whether the job of a step, or one nested below it, has left anything behind, or may still: parts that succeeded or have
+-- not been swept, jobs that go on although nobody waits for them, or effects that were, or may have been, called.
 WITH RECURSIVE family (id) AS (
     SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
     UNION ALL
     SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
 )
 SELECT EXISTS (SELECT 1 FROM family AS f JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = f.id
-        WHERE s.succeeded > 0)
+        WHERE s.succeeded > 0 OR s.remaining > 0)
     OR EXISTS (SELECT 1 FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
-        WHERE e.status NOT IN ('registered', 'cancelled'))
-    OR EXISTS (SELECT 1 FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = f.id
-        WHERE j.status IN ('open', 'running'));
+        WHERE e.status <> 'cancelled');
 
--- name: goes_on
--- A job of the family that has not ended yet.
+-- name: restless
+-- A job of the family with parts that still live. They may succeed, or call, until they have been swept.
 WITH RECURSIVE family (id) AS (
     SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
     UNION ALL
     SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
 )
-SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = f.id
-WHERE j.status IN ('open', 'running') LIMIT 1;
+SELECT s.job_id FROM family AS f JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = f.id
+WHERE s.remaining > 0 LIMIT 1;
 
 -- name: unsure
 -- An effect of the family of which it is not known yet whether it was done, or will be.
@@ -109,6 +113,10 @@ WITH RECURSIVE family (id) AS (
 )
 SELECT e.job_id, e.idx, e.name, e.status FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
 WHERE e.status IN ('registered', 'calling', 'unknown') LIMIT 1;
+
+-- name: nested_below
+-- The jobs that parts of a job ended with, or were to end with.
+SELECT id, waiter_idx FROM fanin.job WHERE bucket = :bucket AND waiter_id = :job_id ORDER BY waiter_idx, depth, id;
 
 -- name: cancel_effects
 -- What nobody has called yet is not called any more.
@@ -122,7 +130,7 @@ WHERE e.bucket = :bucket AND e.job_id IN (SELECT f.id FROM family AS f) AND e.st
 RETURNING e.idx;
 
 -- name: reverse_effects
--- What was done has been undone.
+-- What was done has been undone: by the undo of parts that succeeded, or all of it by a person.
 WITH RECURSIVE family (id) AS (
     SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
     UNION ALL
@@ -130,7 +138,19 @@ WITH RECURSIVE family (id) AS (
 )
 UPDATE fanin.effect AS e SET status = 'reversed', settled_at = fanin.clock()
 WHERE e.bucket = :bucket AND e.job_id IN (SELECT f.id FROM family AS f) AND e.status = 'done'
+    AND (:by_hand OR EXISTS (SELECT 1 FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = e.job_id AND p.idx = e.idx AND p.status = 'succeeded'))
 RETURNING e.idx;
+
+-- name: standing_effect
+-- An effect of the family that is still done: no part that has succeeded accounts for it, so no undo has taken it back.
+WITH RECURSIVE family (id) AS (
+    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL
+    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+)
+SELECT e.job_id, e.idx, e.name FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
+WHERE e.status = 'done' LIMIT 1;
 
 -- name: begin_undo
 -- What undoes it is made in this transaction.
@@ -153,9 +173,15 @@ WHERE bucket = :bucket AND flow_id = :flow_id AND status IN ('manual', 'undo_fai
 -- Whether any step of the flow can be undone.
 SELECT EXISTS (SELECT 1 FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id AND undo IS NOT NULL);
 
--- name: statuses
--- What the event of the end says.
-SELECT name, status FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id ORDER BY n;
+-- name: counts
+-- What the event of the end says of the steps, however many there are.
+SELECT status, count(*) FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id GROUP BY status;
+
+-- name: notable
+-- The first of the steps that say why.
+SELECT name, status FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id
+    AND status IN ('failed', 'manual', 'undo_failed')
+ORDER BY n LIMIT :limit;
 
 -- name: save_flow
 -- The flow under its lock, which was in the state that is named.

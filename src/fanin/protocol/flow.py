@@ -11,10 +11,11 @@ from fanin.domain import flows, limits
 from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.flows import FlowRow, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob
-from fanin.protocol import advance, redrive, submit
+from fanin.domain.states import STEP_UNDONE
+from fanin.protocol import advance, deeds, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
-from fanin.protocol.steps import Again, Room, Txn, one
+from fanin.protocol.steps import Again, Room, Txn, TxnFactory, one
 from fanin.protocol.submit import Chunks
 
 SQL = Room("flow")
@@ -84,7 +85,8 @@ def create(flow: NewFlow) -> Txn[bool]:
 
 def cancel(bucket: int, flow_id: str, reason: str | None = None) -> Txn[bool]:
     """Stop a flow: nothing more starts, its running jobs are to be cancelled, and what was done is undone where that
-    was provided for. False if it does not run any more. Raises `UnknownJob`."""
+    was provided for. False if it does not run any more. Raises `UnknownJob`, `BadOption`."""
+    deeds.deed(reason=reason)
     return (yield from _stop(bucket, flow_id, "cancelled", reason))
 
 
@@ -109,24 +111,27 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
 
     Raises `NotAllowedNow` if the flow goes on, has completed or was undone, or if no failed step can be run again.
     """
+    found = yield from row(bucket, flow_id)
+    if found is None:
+        raise UnknownJob(f"there is no flow {flow_id}")
+    if found.run > run:  # before any job is touched
+        return found.run
+
+    def again() -> Txn[int]:
+        return run_again(bucket, flow_id, run, give_up_after)
+
     steps = yield SQL.steps(bucket=bucket, flow_id=flow_id)
     revived = []
     for n, status, _, job_id in sorted(steps, key=lambda row: str(row[3])):
-        if status == "failed":
-            ((job_run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
-            try:
-                again = yield from redrive.redrive(bucket, job_id, job_run, attempts, owned=True)
-            except Again:  # not only that: all of this
-                raise Again(lambda: run_again(bucket, flow_id, run, give_up_after)) from None
-            if again:
-                revived.append(n)
+        if status == "failed" and (yield from _revive(bucket, job_id, again)):
+            revived.append(n)
     flow = yield from _locked(bucket, flow_id)
     if flow.run > run:
-        return int(flow.run)
+        raise Again(again)
     if flow.status not in ("failed", "cancelled"):
         raise NotAllowedNow(f"flow {flow_id} is {flow.status}: it can be run again when it has failed or was cancelled")
     waiting = flows.waiting_again(
-        [(n, status, msgspec.json.decode(after, type=list[int])) for n, status, after, _ in steps]
+        [(n, status, msgspec.json.decode(after, type=list[int])) for n, status, after, _ in steps], revived
     )
     ready = sorted(n for n, needs in waiting.items() if needs == 0)
     if not revived and not ready:
@@ -152,11 +157,15 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn
 
     Raises `NotAllowedNow`, `UnknownJob`.
     """
-    if status not in flows.UNDONE:
-        raise BadOption(f"status={status!r}: give {' or '.join(flows.UNDONE)}")
+    if status not in STEP_UNDONE:
+        raise BadOption(f"status={status!r}: give {' or '.join(STEP_UNDONE)}")
+    deeds.deed(reason=note)
     flow = yield from _attended(bucket, flow_id)
-    if not (yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=note)):
+    found = yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=note)
+    if not found:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
+    if status == "undone":
+        yield advance.SQL.reverse_effects(bucket=bucket, job_id=found[0][0], by_hand=True)
     yield from _go_on(flow)
 
 
@@ -166,18 +175,28 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
     if not found or found[0][1] != "undo_failed":
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one whose undo has failed")
     n, _, job_id = found[0]
-    ((run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
-    try:
-        again = yield from redrive.redrive(bucket, job_id, run, attempts, owned=True)
-    except Again:  # not only that: all of this
-        raise Again(lambda: undo_again(bucket, flow_id, name)) from None
-    if not again:
-        raise NotAllowedNow(f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again")
+    if not (yield from _revive(bucket, job_id, lambda: undo_again(bucket, flow_id, name))):
+        raise NotAllowedNow(
+            f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again: undo it by hand, then "
+            "say `fanin saga resolve`"
+        )
     flow = yield from _attended(bucket, flow_id)
-    one((yield SQL.undo_again(bucket=bucket, flow_id=flow_id, n=n)))
+    if not (yield SQL.undo_again(bucket=bucket, flow_id=flow_id, n=n)):
+        raise NotAllowedNow(f"step {name!r} of flow {flow_id} was resolved meanwhile")
     flow.status = "compensating"
     flow.running += 1
     yield from flow.save()
+
+
+def _revive(bucket: int, job_id: str, of: TxnFactory[Any]) -> Txn[bool]:
+    """Run what failed of a job again, as a part of the transaction ``of``. False if there is nothing, or somebody else
+    has opened a later run."""
+    ((run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
+    try:
+        opened = yield from redrive.redrive(bucket, job_id, run, attempts, owned=True)
+    except Again:  # not only that: all of this
+        raise Again(of) from None
+    return bool(opened == run + 1)
 
 
 def row(bucket: int, flow_id: str) -> Txn[FlowRow | None]:
@@ -231,12 +250,8 @@ def _stop(bucket: int, flow_id: str, cause: str, reason: str | None) -> Txn[bool
         return False
     if cause == "gave_up" and not one((yield SQL.overdue(bucket=bucket, flow_id=flow_id)))[0]:
         return False
-    flow.stop(cause, reason)
-    yield SQL.skip_waiting(bucket=bucket, flow_id=flow_id)
-    if flow.running == 0:
-        yield from advance.wrap_up(flow)
+    yield from flow.stop(cause, reason)  # a flow that runs has a step that runs: its end goes on
     yield from flow.save()
-    yield from _create(bucket, flow.born)
     return True
 
 

@@ -41,11 +41,6 @@ ORDER BY give_up_at LIMIT :limit;
 -- Under the flow's lock: whether the deadline still stands.
 SELECT give_up_at <= fanin.clock() FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id;
 
--- name: skip_waiting
--- The flow ends early: nothing more starts.
-UPDATE fanin.flow_step SET status = 'skipped' WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting'
-RETURNING n;
-
 -- name: left_running
 -- Jobs of flows that are ending: each is cancelled in a transaction of its own, and its end moves the flow on.
 SELECT s.job_id FROM fanin.flow AS f --pg
@@ -90,7 +85,7 @@ RETURNING run;
 -- A person has done, or found needless, what could not be undone here.
 UPDATE fanin.flow_step SET status = :status, note = :note
 WHERE bucket = :bucket AND flow_id = :flow_id AND name = :name AND status IN ('manual', 'undo_failed')
-RETURNING n;
+RETURNING job_id;
 
 -- name: step_named
 -- A step of a flow that needs attention.

@@ -24,6 +24,8 @@ TABLES = (
     "firing",
     "leftover",
     "part_key",
+    "flow",
+    "flow_step",
 )
 """The tables of the protocol, parents first."""
 _UNSTEADY = {"outbox": ("xid",), "job_log": ("id",)}
