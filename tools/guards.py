@@ -22,14 +22,14 @@ DATABASES = {"pg": "PostgreSQL", "lite": "SQLite"}
 
 _WRITES = re.compile(r"\b(UPDATE|INSERT|DELETE)\b")
 _KEY = re.compile(
-    r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name|key) (=|IN|>=|<=|<) "
+    r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name|key|flow_id|n|waiter_id) (=|IN|>=|<=|<) "
     r"|\(:everything OR|true$"
     r"|\((\w\.\w+, )+\w\.\w+\) IN "
     r"|s\.remaining > 0$|[oe]\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way
 )
 _GUARD = re.compile(
     r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|finished_at|outcome|seq"
-    r"|remaining|mode|calls|relayed|doubtful|mark|paused_at|walk_from|asked_at|timing|error|what|step|waiting|nested_id)"
+    r"|needs|undo_job_id|by_hand|run|remaining|mode|calls|relayed|doubtful|mark|paused_at|walk_from|asked_at|timing|error|what|step|waiting|nested_id)"
     r"\b|\bat <=? "
 )
 _CLAUSE_END = re.compile(r"(WHERE|JOIN|LEFT|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
-from fanin.domain.errors import NotAllowedNow
 from fanin.domain.effects import MODES, Intent
+from fanin.domain.errors import NotAllowedNow
 from fanin.domain.events import Event
 from fanin.domain.identity import item_key
 from fanin.domain.model import Claim, Fired, Report, Settled, Spec

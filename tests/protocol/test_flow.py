@@ -285,7 +285,7 @@ def test_what_a_failed_part_has_done_waits_for_a_person(store: Store) -> None:
 
 def test_a_part_that_has_not_been_swept_may_still_do_something(store: Store) -> None:
     flow_id = start(store, {"a": ""}, undo=["a"])
-    one = held(store, flow_id, "a")
+    held(store, flow_id, "a")
     job_id = job_of(store, flow_id, "a")
     store.run(lambda: flow.cancel(0, flow_id))
     store.run(lambda: close.cancel(0, job_id))
@@ -294,7 +294,6 @@ def test_a_part_that_has_not_been_swept_may_still_do_something(store: Store) -> 
     sweep_all(store)
     assert store.read(lambda: advance.unsettled(0, job_id)) is None
     undo(store, flow_id, "a")
-    assert one
     assert row(store, flow_id).status == "compensated"
 
 

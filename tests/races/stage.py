@@ -27,6 +27,7 @@ from fanin.protocol.steps import TxnFactory
 from fanin.stores.base import Store
 from fanin.testing.invariants import FORGET
 from fanin.testing.state import TABLES, execute, select
+from tests.protocol import flows
 
 BUCKET = 0
 QUEUE, TASK, THEN = "default", "work", "assemble"

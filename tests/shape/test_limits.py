@@ -28,6 +28,7 @@ UNITS = (
     "EFFECTS",
     "CALLS",
     "LISTENERS",
+    "STEPS",
 )
 
 

@@ -189,6 +189,7 @@ WRITES: dict[str, tuple[str, set[str]]] = {
 """Every statement that changes a state, and what it does by the tables of states."""
 GIVEN: dict[str, set[str]] = {
     "ending.end_job": set(JOB_ENDED),
+    "waiting.settle_waiting": {"succeeded", "failed"},
     "advance.end_step": {"done", "failed"},
     "advance.settle_step": {"nothing_to_undo", "manual"},
     "advance.end_undo": {"undone", "undo_failed"},
@@ -279,6 +280,7 @@ def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_o
         STEP_TO_UNDO,
         STEP_STUCK,
         ("failed", *STEP_STUCK),
+        ("succeeded", "failed"),
         ("failed", "cancelled"),
         ("running", "waiting", "undoing"),
         (*EFFECT_OPEN, "unknown"),
@@ -515,6 +517,10 @@ def walk_flows(store: Store, clock: Clock) -> None:
             flows.undo(store, saga, "a")
         else:
             flows.resolve(store, saga, "a")
+    nothing = begun({"a": "", "b": "a"}, undo=["b"])
+    flows.end(store, nothing, "a")
+    assert store.run(lambda: flow.cancel(0, nothing))
+    flows.fail(store, nothing, "b")  # before it is cancelled
     last = begun({"a": "", "b": "a"}, undo=["a"])
     flows.end(store, last, "a")
     flows.fail(store, last, "b")
