@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fanin.domain import identity, limits
@@ -10,6 +12,7 @@ from fanin.domain.model import NESTED, Claim, NewJob, Verdict
 from fanin.domain.policy import Policy
 from fanin.protocol import lease, nest, redrive, submit
 from fanin.protocol.nest import Nested
+from fanin.protocol.steps import Rows, Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
     THEN,
@@ -147,12 +150,12 @@ def test_a_claim_that_is_lost_makes_no_job(store: Store, clock: Clock) -> None:
 def test_a_part_begins_to_wait_by_its_whole_token_alone(store: Store, wrong: str) -> None:
     make(store, 1)
     (held,) = claim(store)
-    token = {"attempt": held.attempt, "claim_id": held.claim_id}
+    token: dict[str, Any] = {"attempt": held.attempt, "claim_id": held.claim_id}
     token[wrong] = {"attempt": 9, "claim_id": identity.new_claim_id()}[wrong]
-    where = {"bucket": 0, "job_id": held.job_id, "idx": 0, **token}
+    where: dict[str, Any] = {"bucket": 0, "job_id": held.job_id, "idx": 0, **token}
     before = snapshot(store)
 
-    def both():  # type: ignore[no-untyped-def]
+    def both() -> Txn[tuple[Rows, Rows]]:
         taken = yield nest.SQL.take_held(**where)
         begun = yield nest.SQL.begin_to_wait(**where, nested_id=held.job_id, never=limits.NEVER_SECONDS)
         return taken, begun

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import dict_row
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
-from fanin.domain.model import Claim, NewJob, Report, Settled, Verdict
+from fanin.domain.model import NESTED, Claim, NewJob, Report, Settled, Verdict
 from fanin.protocol import close, finish, growth, lease, pause, redrive, skip, submit
 from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Statement, TxnFactory
@@ -96,7 +96,7 @@ class Arena(Stage):
         found = [
             f"the result of another claim stands: {row}"
             for row in parts.values()
-            if row["result"] is not None and row["result"] != f'"{row["claim_id"]}"'
+            if row["result"] is not None and row["result"] != f'"{row["claim_id"]}"' and row["result"][0] != NESTED
         ]
         for report, answer in self.answers:
             row = parts.get(report.claim.key)

@@ -9,6 +9,7 @@ from tests.races import (
     races_exchanges,
     races_growth,
     races_leases,
+    races_nested,
     races_operators,
     races_outbox,
     races_policies,
@@ -21,6 +22,6 @@ from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
-    races_streams, races_growth, races_crowded, races_purge, races_schedules,
+    races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

@@ -49,8 +49,8 @@ def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nest
         except Again:  # not only that: all of this
             raise Again(lambda: nest(held, job, parts, chunks)) from None
         status = "running" if again else status
-    while status in LIVE and not (yield SQL.lock_live(bucket=job.bucket, id=last)):
-        last, status, _, _ = yield from _last(job.bucket, job.id)  # it has ended since we looked
+    if status in LIVE and not (yield SQL.lock_live(bucket=job.bucket, id=last)):
+        raise Again(lambda: nest(held, job, parts, chunks))  # it has ended since we looked
     if status not in LIVE:
         yield from _hold(held)
         return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last

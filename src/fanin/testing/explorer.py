@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.priorities import Priorities
-from fanin.testing.stepper import COMMIT, PATIENCE_SECONDS, Script, Session, Watcher
+from fanin.testing.stepper import COMMIT, PATIENCE_SECONDS, ROLLBACK, Script, Session, Watcher
 
 
 class Actor(NamedTuple):
@@ -124,7 +124,8 @@ class Explorer:
         for actor, session in zip(self._actors, self._sessions, strict=True):
             session.play(actor.script())
         while not all(session.done for session in self._sessions):
-            ready = "".join(session.name for session in self._sessions if session.ready)
+            able = [session for session in self._sessions if session.ready]
+            ready = "".join(session.name for session in [s for s in able if not s.pausing] or able)
             if ready:
                 run.choices.append(ready)
                 self._move(run, choose(run.schedule, ready))
@@ -142,6 +143,9 @@ class Explorer:
         ended = session.step(self._peers(session))
         run.steps.append(f"  {session.name} {label}" + ("" if ended else "  waits"))
         if ended:
+            if label in (COMMIT, ROLLBACK):
+                for other in self._sessions:
+                    other.pausing = False
             self._wake(run)
             self._ask(run, label)
 

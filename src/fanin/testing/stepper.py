@@ -68,7 +68,8 @@ class Session:
     """One connection that plays a script and stops before every statement.
 
     ``outcome`` is what the script returned, or the exception that ended it. ``retried`` lists the SQLSTATEs after
-    which a transaction was begun again, as a store would do: ``40P01`` is a deadlock.
+    which a transaction was begun again, as a store would do: ``40P01`` is a deadlock. ``pausing``: it has found a lock
+    for which it does not wait, and is to go on when another session has let go of its locks.
     """
 
     def __init__(self, store: PostgresStore, name: str, watcher: Watcher) -> None:
@@ -95,6 +96,7 @@ class Session:
         self.next: str | None = None
         self.outcome: Any = None
         self.retried: list[str] = []
+        self.pausing = False
 
     # What can be seen from outside.
 
@@ -216,6 +218,7 @@ class Session:
         assert factory is not None
         if isinstance(problem, _AGAIN) and len(self.retried) < TRIES:
             self.retried.append(problem.sqlstate or type(problem).__name__)
+            self.pausing = isinstance(problem, errors.LockNotAvailable)
             self._begin(factory)
         else:
             self._value = problem
