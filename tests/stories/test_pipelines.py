@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -44,3 +45,29 @@ def test_words_are_counted_by_letter_as_in_one_loop_and_only_once(tmp_path: Path
         parts = database.execute("SELECT count(*) FROM fanin_part WHERE status = 'succeeded'").fetchone()
     assert sum(tasks.values()) == 5
     assert parts == (3 + 1 + 1 + 5 + 1,)
+
+
+@pytest.mark.timeout(400)
+def test_a_load_is_taken_back_when_publishing_fails_and_then_loaded_once(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert (
+        said("etl", folder, "--rows=60", "--chunk=25").splitlines()[-1] == "the tables are as they must be: loaded once"
+    )
+    (tmp_path / "report.json").rename(tmp_path / "first.json")
+
+    failed = said("etl", folder, "--rows=200", "--chunk=50", "--fail=publish")
+    assert failed.splitlines()[0].endswith("-1: compensated")
+    assert "  load_orders: undone\n" in failed
+    assert "  load_totals: undone\n" in failed
+    assert "orders: 57 rows before, 57 now" in failed
+    assert failed.splitlines()[-1] == "the tables are as before"
+    assert not (tmp_path / "report.json").exists()
+
+    again = said("etl", folder, "--rows=200", "--chunk=50")
+    assert again.splitlines()[0].endswith("-2: completed")
+    assert "orders: 57 rows before, 247 now" in again
+    assert "totals: 6 rows before, 12 now" in again
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["rows"], report["refused"]) == (190, 10)
+
+    assert "orders: 247 rows before, 247 now" in said("etl", folder, "--rows=200", "--chunk=50")
