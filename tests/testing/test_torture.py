@@ -55,6 +55,8 @@ def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
     assert account.figures["events"] == account.figures["runs"] > 20
     assert account.figures["applied"] == account.figures["events"] <= account.figures["deliveries"]
     assert account.figures["mails"] == account.figures["mailing_parts"] > 0
+    assert account.figures["effects_done"] == account.figures["effects"] > 0
+    assert account.figures["effect_calls"] > account.figures["effects"]
     assert account.figures["files"] == account.figures["outputs"] > 0
     if cuts:
         assert schemas(store_url) == []
@@ -123,7 +125,7 @@ FAULTS = (
 RACES = (
     "unknown_already_done", "stale_by_attempt", "refused_closed", "unknown_done_again", "released", "give_up_first",
     "last_part_first", "cancel_first", "cancel_too_late", "too_many_failures", "quorums", "redriven_runs",
-    "deliveries", "mail_repeats", "outputs_swept",
+    "deliveries", "mail_repeats", "effect_repeats", "effects_unanswered", "once_unknown", "outputs_swept",
 )  # fmt: skip
 NOTHING_MISSING = Account(
     url="sqlite:///a.db", seed=1, broken=None, storm_seconds=90, calm_seconds=2, faults=dict.fromkeys(FAULTS, 1),
@@ -220,7 +222,8 @@ from fanin.testing.torture.journal import Journal
 from fanin.testing.torture.plan import Item
 
 breaks.patch_statements()
-app, tasks = open_app(sys.argv[1], Journal(tempfile.mkdtemp(), "one"), "one", None, None)
+folder = tempfile.mkdtemp()
+app, tasks = open_app(sys.argv[1], folder, Journal(folder, "one"), "one", None, None)
 job = app.map(tasks.work, [Item(0, n, 0) for n in range(6)], then=tasks.join)
 app.run_worker(until_idle=True)
 print(job.status, job.successor.result()["succeeded"])
@@ -251,6 +254,11 @@ def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]
             ["job/s/finished/1", "s", msgspec.json.encode(then).decode()],
         ],
         "outputs": [["j", 0, "c2", 2, "page", "kept"], ["j", 0, "c1", 1, "page", "swept"]],
+        "effects": [
+            ["j", 0, "torture.probe", "probe", "done"],
+            ["j", 0, "torture.once", "at_most_once", "unknown"],
+        ],
+        "done": [("j", 0, "torture.probe")],
         "applied": ["job/j/finished/1", "job/s/finished/1"],
         "files": ["j/0/2-c2/page"],
     }
@@ -269,6 +277,12 @@ def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]
         {"e": "delivered", "k": "job/j/finished/1", "d": "1"},
         {"e": "mail", "j": "j", "i": 0, "k": "j/0"},
         {"e": "mail", "j": "j", "i": 0, "k": "j/0"},
+        {"e": "wish", "j": "j", "i": 0, "a": 1, "n": "torture.once"},
+        {"e": "wish", "j": "j", "i": 0, "a": 2, "n": "torture.probe"},
+        {"e": "wish", "j": "j", "i": 0, "a": 2, "n": "torture.once"},
+        {"e": "call", "j": "j", "i": 0, "n": "torture.probe", "k": "j/0/torture.probe"},
+        {"e": "call", "j": "j", "i": 0, "n": "torture.once", "k": "j/0/torture.once"},
+        {"e": "wish", "j": "j", "i": 1, "a": 1, "n": "torture.probe"},
     ]
     return rows, lines
 
@@ -279,7 +293,7 @@ def judged(tmp_path: Path, change: Callable[[dict[str, list[Any]], list[dict[str
     journal = Journal(str(tmp_path), "history")
     for line in lines:
         journal.write(**line)
-    outside = Outside(Counter(rows.pop("applied")), frozenset(rows.pop("files")))
+    outside = Outside(Counter(rows.pop("applied")), frozenset(rows.pop("files")), Counter(rows.pop("done")))
     tables = judge.Tables({name: [tuple(row) for row in found] for name, found in rows.items()})
     history = judge.History().read(Reader(str(tmp_path)).news())
     found = judge.live(tables, history)
@@ -324,6 +338,14 @@ def test_the_judge_finds_nothing_where_nothing_is_wrong(tmp_path: Path) -> None:
         ("events not applied", lambda rows, lines: rows["applied"].pop()),
         ("events applied twice", lambda rows, lines: rows["applied"].append(rows["applied"][0])),
         ("effects outside twice", lambda rows, lines: lines[13].__setitem__("k", "j/0/2")),
+        ("effects outside twice", lambda rows, lines: rows["done"].append(rows["done"][0])),
+        ("effects lost", lambda rows, lines: rows["effects"].pop()),
+        ("effects of parts that did not succeed", lambda rows, lines: rows["effects"][0].__setitem__(1, 1)),
+        ("effects that never ended", lambda rows, lines: rows["effects"][0].__setitem__(4, "registered")),
+        ("effects left in doubt", lambda rows, lines: rows["effects"][0].__setitem__(4, "unknown")),
+        ("effects other than they say", lambda rows, lines: rows["done"].pop()),
+        ("calls repeated that may not be", lambda rows, lines: lines.append(lines[18])),
+        ("calls that nobody asked for", lambda rows, lines: lines[17].__setitem__("i", 1)),
         ("outputs lost", lambda rows, lines: rows["files"].pop()),
         ("outputs left over", lambda rows, lines: rows["files"].append("j/0/1-c1/page")),
         ("reports answered with conflict", lambda rows, lines: lines[7].__setitem__("r", "conflict")),

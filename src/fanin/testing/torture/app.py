@@ -15,7 +15,7 @@ from fanin.testing import crashpoints
 from fanin.testing.clock import follow
 from fanin.testing.crashpoints import Plan
 from fanin.testing.tap import Tap, label, tap
-from fanin.testing.torture import breaks, fate, outside
+from fanin.testing.torture import breaks, fate, outside, receiver
 from fanin.testing.torture.journal import Journal, digest
 from fanin.testing.torture.plan import LEASE_SECONDS, Item
 
@@ -39,11 +39,13 @@ class Tasks:
         if item.leaves:
             outside.mail(self._journal)
             fanin.current().put(outside.OUTPUT, f"{item.job}/{item.n} by {self._who}")
+        receiver.ask(item, self._journal, on_loop=False)
         time.sleep(item.milliseconds / 1000)
         return self._result(item)
 
     async def _work_async(self, item: Item) -> dict[str, Any]:
         self._note_body()
+        receiver.ask(item, self._journal, on_loop=True)
         await asyncio.sleep(item.milliseconds / 1000)
         return self._result(item)
 
@@ -76,7 +78,7 @@ class Said(Tap):
 
 
 def open_app(
-    url: str, journal: Journal, who: str, clock_file: str | None, plan: Plan | None
+    url: str, folder: str, journal: Journal, who: str, clock_file: str | None, plan: Plan | None
 ) -> tuple[fanin.App, Tasks]:
     """An application on the tortured database, with its history, its crash points and, if asked, a guard missing."""
     app = fanin.App(url)
@@ -84,6 +86,7 @@ def open_app(
     breaks.split_transactions(app.store)
     tap(app.store, lambda: Said(journal))
     crashpoints.install(app.store, plan)
+    receiver.Receiver(folder, journal, who).register(app)
     return app, Tasks(app, journal, who)
 
 

@@ -54,7 +54,9 @@ class Driver:
         self._app: fanin.App
         self._tasks: Tasks
         points = open_points(spec.folder, spec.crash)
-        self._app, self._tasks = open_app(spec.url, self._journal, f"driver-{spec.name}", spec.clock_file, points)
+        self._app, self._tasks = open_app(
+            spec.url, spec.folder, self._journal, f"driver-{spec.name}", spec.clock_file, points
+        )
         self._active: dict[int, _Active] = {}
         self._next = 0
 

@@ -9,8 +9,7 @@ from fanin.testing import crashpoints
 LONGEST_LIFE_SECONDS = 3.0
 _DRIVERS_POINTS = ("submit.job", "submit.before_commit", "submit.after_commit", "redrive.locked",
                    "redrive.before_commit", "giveup.locked", "giveup.before_commit")  # fmt: skip
-POINTS = tuple(name for name in crashpoints.POINTS if not name.startswith("effect"))
-"""Those that a torture passes: its parts call the receiver themselves, with their own key."""
+POINTS = tuple(crashpoints.POINTS)
 _WORKERS_POINTS = tuple(name for name in POINTS if not name.startswith(("submit", "redrive")))
 _RARE = ("reap.parts", "sweep.parts", "giveup.locked", "giveup.before_commit")
 

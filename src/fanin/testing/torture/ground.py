@@ -24,13 +24,15 @@ QUERIES = {
     "stripes": "SELECT job_id, stripe, created, remaining, succeeded, failed, abandoned FROM {}job_stripe",
     "parts": "SELECT job_id, idx, stripe, status, attempt, claim_id, attempts_allowed, result FROM {}part",
     "events": "SELECT event_key, job_id, payload FROM {}outbox WHERE type = 'job.finished'",
+    "effects": "SELECT job_id, idx, name, mode, status FROM {}effect",
     "outputs": "SELECT job_id, idx, claim_id, attempt, name, status FROM {}staged_output",
 }
 """Everything that the judge asks of the tables, each with the schema or prefix put in."""
 PENDING = (
     "SELECT (SELECT count(*) FROM {0}job WHERE status IN ('open', 'running')), (SELECT count(*) FROM {0}job), "
     "(SELECT count(*) FROM {0}job_stripe WHERE remaining > 0) "
-    "+ (SELECT count(*) FROM {0}outbox WHERE status IN ('waiting', 'claimed'))"
+    "+ (SELECT count(*) FROM {0}outbox WHERE status IN ('waiting', 'claimed')) "
+    "+ (SELECT count(*) FROM {0}effect WHERE status IN ('registered', 'calling'))"
 )
 
 
@@ -65,7 +67,7 @@ class Ground(ABC):
         return dict(zip(QUERIES, found, strict=True))
 
     def pending(self) -> tuple[int, int, int]:
-        """Jobs that have not ended, all jobs, and stripes with live parts and events that have not left."""
+        """Jobs that have not ended, all jobs, and what else is not at its end: stripes, events, effects."""
         ((row,),) = self._rows([PENDING.format(self._prefix)])
         return int(row[0]), int(row[1]), int(row[2])
 

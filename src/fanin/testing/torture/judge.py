@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fanin.testing.torture import effects
 from fanin.testing.torture.ground import Row
 from fanin.testing.torture.journal import digest
 from fanin.testing.torture.outside import Outside
@@ -57,6 +58,11 @@ class History:
         self.mails: dict[tuple[str, int], set[str]] = defaultdict(set)
         """Part to the keys under which it has called outside: as many mails were sent."""
         self.mail_calls = 0
+        self.wishes: dict[tuple[str, int, int], set[str]] = defaultdict(set)
+        """(job, idx, attempt) to the names of the effects that it has asked for."""
+        self.effect_calls: Counter[tuple[str, int, str]] = Counter()
+        self.unanswered = 0
+        self.late = 0
 
     def read(self, lines: Any) -> History:
         for line in lines:
@@ -110,6 +116,18 @@ class History:
         self.mail_calls += 1
         self.mails[line["j"], line["i"]].add(line["k"])
 
+    def _on_wish(self, line: dict[str, Any]) -> None:
+        self.wishes[line["j"], line["i"], line["a"]].add(line["n"])
+
+    def _on_call(self, line: dict[str, Any]) -> None:
+        self.effect_calls[line["j"], line["i"], line["n"]] += 1
+
+    def _on_unanswered(self, line: dict[str, Any]) -> None:
+        self.unanswered += 1
+
+    def _on_late(self, line: dict[str, Any]) -> None:
+        self.late += 1
+
     @property
     def resolved(self) -> tuple[int, int]:
         """Reports that were sent more than once: those that had been done already, and those done by the repeat."""
@@ -148,6 +166,7 @@ class Tables:
             self.events[str(job_id)][int(str(key).rsplit("/", 1)[1])] = msgspec.json.decode(payload)
         self.keys = {str(row[0]) for row in rows["events"]}
         self.outputs = rows["outputs"]
+        self.effects = {(str(row[0]), row[1], row[2]): row for row in rows["effects"]}
         self.children: Counter[str] = Counter(str(row[8]) for row in rows["jobs"] if row[8] is not None)
 
 
@@ -171,6 +190,7 @@ def live(tables: Tables, history: History) -> Verdicts:
     for part, keys in history.mails.items():
         if len(keys) > 1:
             found.add("effects outside twice", f"{part[0]}/{part[1]}: {sorted(keys)[:3]}")
+    effects.live(tables, history, found)
     for key, contents in history.contents.items():
         if len(contents) > 1:
             found.add("events delivered with another content", key)
@@ -260,6 +280,7 @@ def beyond(tables: Tables, history: History, outside: Outside, found: Verdicts) 
         found.add("outputs lost", path)
     for path in outside.files - counting:
         found.add("outputs left over", path)
+    effects.outcomes(tables, history, outside, found)
 
 
 def counting_files(tables: Tables) -> set[str]:

@@ -17,6 +17,7 @@ from fanin.runtime.outputs import VARIABLE
 from fanin.runtime.relay import Relay
 from fanin.runtime.sinks.base import ACKED, Answer, Sink
 from fanin.stores.base import Store
+from fanin.testing.torture import receiver
 from fanin.testing.torture.journal import Journal, digest
 
 CONSUMER = "torture"
@@ -89,10 +90,12 @@ def mail(journal: Journal) -> None:
 
 
 class Outside(msgspec.Struct, frozen=True):
-    """What the judge finds there: how often each event was applied, and the files, by their path below the folder."""
+    """What the judge finds there: how often each event was applied, the files, by their path below the folder, and how
+    often the receiver has done what was asked of it, by part and name."""
 
     applied: Counter[str]
     files: frozenset[str]
+    done: Counter[tuple[str, int, str]]
 
 
 def look(folder: str) -> Outside:
@@ -103,4 +106,4 @@ def look(folder: str) -> Outside:
         connection.close()
     root = environment(folder)[VARIABLE]
     files = (os.path.relpath(os.path.join(at, name), root) for at, _, names in os.walk(root) for name in names)
-    return Outside(applied, frozenset(files))
+    return Outside(applied, frozenset(files), receiver.look(folder))

@@ -15,6 +15,12 @@ KINDS = (
     "stream", "single", "reaped", "cancel", "cancel",
 )  # fmt: skip
 
+WISHES = {
+    1: ("torture.idempotent",), 3: ("torture.probe",), 5: ("torture.once",), 7: ("torture.now",),
+    9: ("torture.idempotent", "torture.probe", "torture.once"),
+}  # fmt: skip
+"""Of twelve parts, those that want effects, and which."""
+
 
 class Shape(msgspec.Struct, frozen=True):
     """One job: how wide, by which policy, and what is done to it."""
@@ -51,6 +57,11 @@ class Item(msgspec.Struct, frozen=True):
     def leaves(self) -> bool:
         """It leaves a file, and calls outside."""
         return self.n % 6 == 0
+
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        """The effects that it asks for."""
+        return WISHES.get(self.n % 12, ())
 
 
 def shape(seed: int, number: int, postgres: bool) -> Shape:

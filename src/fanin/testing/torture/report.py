@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fanin.testing.torture import effects
 from fanin.testing.torture.judge import ENDED, History, Tables, Verdicts, counting_files
 from fanin.testing.torture.outside import Outside
 
@@ -104,6 +105,7 @@ def figures(tables: Tables, history: History, outside: Outside, swept: int) -> d
         "mails": sum(map(len, history.mails.values())),
         "mail_calls": history.mail_calls,
         "mail_repeats": history.mail_calls - len(history.mails),
+        **effects.figures(tables, history, outside),
         "outputs": len(counting_files(tables)),
         "files": len(outside.files),
         "outputs_swept": swept,
@@ -140,6 +142,9 @@ def never(account: Account, postgres: bool, own_server: bool) -> list[str]:
         ("a job was redriven", "redriven_runs"),
         ("an event was delivered", "deliveries"),
         ("a call outside was repeated", "mail_repeats"),
+        ("an effect was called again", "effect_repeats"),
+        ("the answer of an effect was lost", "effects_unanswered"),
+        ("an effect that may not be repeated stayed in doubt", "once_unknown"),
         ("an output that could not count was swept", "outputs_swept"),
     ):
         wanted[sentence] = account.figures[name]
@@ -185,8 +190,11 @@ def lines(account: Account) -> list[str]:
         _row("events delivered", f">= {_n(n['events'])}", n["deliveries"],
              f"at least once; skipped {found.get('events skipped', 0)}, applied once {n['applied']}, twice "
              f"{found.get('events applied twice', 0)}"),
-        _row("effects outside", n["mailing_parts"], n["mails"],
-             f"net twice {found.get('effects outside twice', 0)} (calls {_n(n['mail_calls'])})"),
+        _row("effects outside", n["mailing_parts"] + n["effects"], n["mails"] + n["effects_done"],
+             f"net twice {found.get('effects outside twice', 0)} (calls {_n(n['mail_calls'] + n['effect_calls'])})"),
+        _row("effects at most once", n["once"], n["once_done"] + n["once_failed"] + n["once_unknown"],
+             f"called twice {found.get('calls repeated that may not be', 0)}, failed {n['once_failed']}, unknown "
+             f"{n['once_unknown']}"),
         _row("outputs that count", n["outputs"], n["outputs"] - found.get("outputs lost", 0),
              f"left over {found.get('outputs left over', 0)}, swept {_n(n['outputs_swept'])}"),
         _row("acknowledged results", n["acknowledged"],

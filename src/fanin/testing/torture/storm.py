@@ -29,6 +29,7 @@ from fanin.testing.torture.worker import WorkerSpec
 TICK_SECONDS = 0.02
 CUT_SHARE = 0.05
 JUMPS_SECONDS = (3600.0, -3600.0, 600.0, 30.0, -30.0)
+BURIAL_SECONDS = 10.0
 AFTER_ALL_JUMPS_SECONDS = 2 * 3600.0
 
 
@@ -139,6 +140,7 @@ class Storm:
         if self.proxy is not None:
             self.proxy.cut_commits(0)
             self.proxy.reset()
+        self._bury()
         # What was claimed while the clock was ahead must not wait for it for an hour.
         self._patiently(lambda: self._clock.advance(AFTER_ALL_JUMPS_SECONDS))
         began = told = time.monotonic()
@@ -159,7 +161,7 @@ class Storm:
         return None
 
     def look(self) -> tuple[int, int, int]:
-        """Jobs that have not ended, all jobs, stripes with live parts and events that have not left."""
+        """Jobs that have not ended, all jobs, and what else is not at its end: stripes, events and effects."""
         try:
             self.last = self._ground.pending()
         except Exception:
@@ -212,6 +214,14 @@ class Storm:
             self._driver = None
         else:
             self._workers = {slot: None if x is life else x for slot, x in self._workers.items()}
+
+    def _bury(self) -> None:
+        """Until all are dead: what one of them takes after the last jump would wait for its time-out."""
+        until = time.monotonic() + BURIAL_SECONDS
+        while any([*self._workers.values(), self._driver]) and time.monotonic() < until:
+            for news in self._nursery.news():
+                self._hear(news, time.monotonic())
+            time.sleep(TICK_SECONDS)
 
     def _act(self, life: Life, now: float) -> None:
         """What was in store for this process at this moment."""

@@ -34,7 +34,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 def work(spec: WorkerSpec, ready: Callable[[], None]) -> None:
     """Work until SIGTERM, or until something worse. ``ready`` is called when that may come."""
     journal = Journal(spec.folder, f"worker-{spec.name}")
-    app, _ = open_app(spec.url, journal, spec.name, spec.clock_file, open_points(spec.folder, spec.crash))
+    points = open_points(spec.folder, spec.crash)
+    app, _ = open_app(spec.url, spec.folder, journal, spec.name, spec.clock_file, points)
 
     def acknowledged(report: Report, answer: Settled) -> None:
         claim = report.claim
