@@ -34,7 +34,7 @@ class Manual(msgspec.Struct, frozen=True):
 
 
 def manual(text: str) -> Manual:
-    """For ``undo=``: nothing is run; the flow needs attention, and `fanin saga` shows the text. Raises `BadOption`."""
+    """For ``undo=``: nothing is run; the flow needs attention, and its undo carries the text. Raises `BadOption`."""
     if not text.strip() or len(text) > limits.REASON_CHARS:
         raise BadOption(f"manual({text[:40]!r}): say in 1 to {limits.REASON_CHARS} characters what is to be done")
     return Manual(text)

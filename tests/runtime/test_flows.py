@@ -300,3 +300,21 @@ def test_a_step_is_not_redriven_by_itself(app: fanin.App, t: Any, book: Book) ->
     work(app)
     with pytest.raises(fanin.NotAllowedNow, match=f"redrive flow {run.id}"):
         run.job("note").redrive()
+
+
+def test_a_step_maps_over_its_source_alone_whatever_else_it_stands_after(app: fanin.App, t: Any, book: Book) -> None:
+    flow = app.flow("beside")
+    other = flow.step(t.note, "other")
+    flow.map(t.fetch, flow.step(t.urls, 2), after=other)
+    run = flow.start()
+    work(app)
+    assert run.status == "completed"
+    assert list(run.job("fetch").results()) == ["u0!", "u1!"]
+
+
+def test_a_step_that_is_named_twice_is_refused(app: fanin.App, t: Any) -> None:
+    flow = app.flow("twice")
+    one = flow.step(t.note, "x", name="one")
+    flow.step(t.note, "y", name="two", after=[one, "one"])
+    with pytest.raises(fanin.BadOption, match="name each step once"):
+        flow.start()

@@ -16,11 +16,13 @@ from fanin.domain import limits
 from fanin.domain.identity import new_claim_id, new_job_id
 from fanin.domain.model import NewJob
 from fanin.protocol import (
+    advance,
     close,
     counting,
     effect,
     ending,
     finish,
+    flow,
     growth,
     lease,
     nest,
@@ -36,6 +38,7 @@ from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
 
 PARTS = 20_000
+TABLES = ("part", "job", "job_stripe", "outbox", "flow", "flow_step", "effect")
 EVENTS = (
     "INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at, due_at, status, published_at) "
     "SELECT 0, 'event/' || idx, job_id, idx + 1, 'job.finished', '{}', idx, idx, "
@@ -50,6 +53,16 @@ EFFECTS = (
     "'{}', '00000000-0000-4000-8000-000000000001', CASE WHEN idx < 10000 THEN 1 END FROM fanin.part WHERE idx > 99"
 )
 """As many effects: half of them are done, some are being called."""
+
+
+FLOW = "01980000-0000-7000-8000-0000000000f1"
+FLOWS = (
+    "INSERT INTO fanin.flow (bucket, id, name, request_hash, status, fail_fast, give_up_policy, running, created_at) "
+    f"VALUES (0, '{FLOW}', 'f', 'h', 'running', true, 'abandon', 0, 1)",
+    "INSERT INTO fanin.flow_step (bucket, flow_id, n, name, status, needs, condition, after, leads_to, spec) "
+    f"SELECT 0, '{FLOW}', idx, 's', 'waiting', 1, 'ok', '[]', '[]', '{{}}' FROM fanin.part WHERE idx >= 10000",
+)
+"""A flow of 10 000 steps."""
 
 
 def hot(job_id: str) -> list[Statement]:
@@ -115,6 +128,25 @@ def hot(job_id: str) -> list[Statement]:
         waiting.SQL.lock_open_stripe(bucket=0, job_id=job_id, stripe=0),
         waiting.SQL.settle_waiting(bucket=0, job_id=job_id, idx=5, status="succeeded", result="@"),
         waiting.SQL.let_go(bucket=0, job_id=job_id, idx=5),
+        advance.SQL.lock_flow(bucket=0, flow_id=FLOW),
+        advance.SQL.end_step(bucket=0, flow_id=FLOW, n=5, job_id=job_id, status="done", ended_no=1),
+        advance.SQL.undoing(bucket=0, flow_id=FLOW, n=5, job_id=job_id),
+        advance.SQL.end_undo(bucket=0, flow_id=FLOW, n=5, job_id=job_id, status="undone"),
+        advance.SQL.need_less(bucket=0, flow_id=FLOW, n=6),
+        advance.SQL.condition(bucket=0, flow_id=FLOW, n=6),
+        advance.SQL.before(bucket=0, flow_id=FLOW, steps=[6, 7]),
+        advance.SQL.start_step(bucket=0, flow_id=FLOW, n=6, job_id=job_id),
+        advance.SQL.skip_step(bucket=0, flow_id=FLOW, n=6),
+        advance.SQL.begin_undo(bucket=0, flow_id=FLOW, n=5, job_id=job_id),
+        advance.SQL.settle_step(bucket=0, flow_id=FLOW, n=5, status="manual"),
+        advance.SQL.took_effect(bucket=0, job_id=job_id),
+        advance.SQL.family(bucket=0, job_id=job_id),
+        advance.SQL.cancel_effects(bucket=0, job_id=job_id),
+        advance.SQL.restless(bucket=0, job_id=job_id),
+        advance.SQL.unsure(bucket=0, job_id=job_id),
+        flow.SQL.overdue_flows(bucket=0, limit=100),
+        flow.SQL.newest(bucket=0, status=None, limit=20),
+        flow.SQL.row(bucket=0, id=FLOW),
         outbox.SQL.due_events(bucket=0),
         outbox.SQL.claim_events(bucket=0, limit=100, lease=60.0, claim_id=token, relay="r"),
         outbox.SQL.settle_events(bucket=0, claim_id=token, rows=[(key, "mark", 1.0, None) for key in keys]),
@@ -150,7 +182,8 @@ def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store
     make(store, 100, priority=5, delay=5.0)
     settle(store, *map(done, claim(store, 200)))
     claim(store, 200)
-    say(store, EVENTS)
+    for text in (EVENTS, *FLOWS):
+        say(store, text)
     say(store, EFFECTS)
     if request.param == "analysed":
         if store.dialect == "pg":
@@ -161,6 +194,7 @@ def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store
             assert say(store, "SELECT count(*) > 0 FROM sqlite_stat1") == [(1,)]
     yield store, job_id
     say(store, "DELETE FROM fanin.outbox")
+    say(store, "DELETE FROM fanin.flow")
     say(store, "DELETE FROM fanin.effect")
 
 
@@ -191,6 +225,11 @@ INDEXES = {
     "job_walk": ("bucket",),
     "job_stripe_pkey": ("job_id",),
     "job_stripe_unswept": ("bucket",),
+    "flow_pkey": ("id",),
+    "flow_recent": ("bucket",),
+    "flow_ending": ("bucket",),
+    "flow_give_up": ("bucket",),
+    "flow_step_pkey": ("flow_id", "n"),
     "outbox_pkey": ("event_key",),
     "outbox_due": ("bucket",),
     "outbox_job": ("job_id",),
@@ -262,6 +301,7 @@ WHOLE = {
     "job": (
         "bucket=? AND id=?",
         "fanin_job_waiter (waiter_id=? AND waiter_idx=? AND bucket=?",
+        "fanin_job_waiter (waiter_id=?",
         "fanin_job_give_up (bucket=?",
         "fanin_job_recent (bucket=? AND created_at>?",
         "fanin_job_paused (bucket=?",
@@ -276,7 +316,7 @@ def _of_sqlite(store: Any, statement: Statement) -> Iterator[str]:
     connection: apsw.Connection = store.connect()
     rows = connection.execute(f"EXPLAIN QUERY PLAN {text}", statement.sqlite_values()).fetchall()
     connection.close()
-    own = {"e": "effect"} if statement.query.room == "effect" else {}
+    own = {"e": "effect", "t": "flow_step"} if statement.query.room in ("effect", "advance") else {}
     yield from judge_lines((str(row[3]) for row in rows), ALIASES | own)
 
 

@@ -110,9 +110,12 @@ def undo_next(flow: Flow) -> Txn[None]:
     while rows := (yield SQL.next_undo(bucket=flow.bucket, flow_id=flow.id)):
         n, name, text, job_id = rows[0]
         undo = msgspec.json.decode(text, type=Undo) if text else None
-        yield from _cancel_effects(flow, job_id)
+        something = False
+        for found in (yield from family(flow.bucket, job_id)):
+            yield SQL.cancel_effects(bucket=flow.bucket, job_id=found)  # before it is looked what has been called
+            something |= one((yield SQL.took_effect(bucket=flow.bucket, job_id=found)))[0]
         status = "nothing_to_undo"
-        if undo is not None and one((yield SQL.took_effect(bucket=flow.bucket, job_id=job_id)))[0]:
+        if undo is not None and something:
             if undo.plan is not None:
                 yield from _begin_undo(flow, n, name, undo, job_id)
                 return
@@ -134,7 +137,9 @@ def _ended(flow: Flow, end: Moved) -> Txn[None]:
     flow.running -= 1
     leads_to = msgspec.json.decode(rows[0][0], type=list[int])
     if not end.completed and flow.status == "running":
-        conditions = [c for (c,) in (yield SQL.conditions(bucket=flow.bucket, flow_id=flow.id, steps=leads_to))]
+        conditions = []
+        for n in leads_to:
+            conditions += one((yield SQL.condition(bucket=flow.bucket, flow_id=flow.id, n=n)))
         if not flows.handled(conditions):
             flow.failures += 1
             flow.reason = flow.reason or end.said
@@ -157,12 +162,13 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     (job_id,) = one(rows)
     said = None if end.completed else end.said
     if end.completed:
-        yield SQL.reverse_effects(bucket=flow.bucket, job_id=job_id, by_hand=False)
-        for found, idx, name in (yield SQL.standing_effect(bucket=flow.bucket, job_id=job_id)):
-            said = (
-                f"effect {identity.effect_key(found, idx, name)} was done by a part that did not succeed, so no undo "
-                "has taken it back: do it by hand, then say `fanin saga resolve`"
-            )
+        for found in (yield from family(flow.bucket, job_id)):
+            yield SQL.reverse_effects(bucket=flow.bucket, job_id=found, by_hand=False)
+            for idx, name in (yield SQL.standing_effect(bucket=flow.bucket, job_id=found)):
+                said = (
+                    f"effect {identity.effect_key(found, idx, name)} was done by a part that did not succeed, so no "
+                    "undo has taken it back: undo it by hand, then say so (FlowRun.resolve)"
+                )
     status = "undone" if said is None else "undo_failed"
     one((yield SQL.end_undo(bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id, status=status)))
     flow.running -= 1
@@ -175,16 +181,14 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
 
 def start_following(flow: Flow, leads_to: Sequence[int]) -> Txn[None]:
     """A step has ended that led to these: those that wait for no other start, or are skipped, and so on behind them."""
-    pending = [list(leads_to)]
+    pending = sorted(leads_to, reverse=True)
     while pending:
-        steps = pending.pop()
-        if not steps:
-            continue
-        for n, name, needs, condition, after, behind, spec in sorted(
-            (yield SQL.need_less(bucket=flow.bucket, flow_id=flow.id, steps=steps))
+        n = pending.pop()
+        for name, needs, condition, after, behind, spec in (
+            yield SQL.need_less(bucket=flow.bucket, flow_id=flow.id, n=n)
         ):
             if needs == 0 and not (yield from _start(flow, n, name, condition, after, spec)):
-                pending.append(msgspec.json.decode(behind, type=list[int]))
+                pending += sorted(msgspec.json.decode(behind, type=list[int]), reverse=True)
 
 
 def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str) -> Txn[bool]:
@@ -227,18 +231,21 @@ def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
     return Born(job_id, spec, payload, None, None, 0, flow=(flow.id, n))
 
 
-def _cancel_effects(flow: Flow, job_id: str) -> Txn[None]:
-    """What nobody has called yet is not called any more, before it is looked whether there is anything to undo."""
-    yield SQL.cancel_effects(bucket=flow.bucket, job_id=job_id)
+def family(bucket: int, job_id: str) -> Txn[list[str]]:
+    """The job, and those nested below it."""
+    return [found for (found,) in (yield SQL.family(bucket=bucket, job_id=job_id))]
 
 
 def unsettled(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:
     """(what, how it stands) that keeps the step of this job from being undone: a job whose parts still live, or an
     effect that may still be done, or may have been."""
-    for (found,) in (yield SQL.restless(bucket=bucket, job_id=job_id)):
-        return f"job {found}", "live"
-    for found, idx, name, status in (yield SQL.unsure(bucket=bucket, job_id=job_id)):
-        return f"effect {identity.effect_key(found, idx, name)}", status
+    jobs = yield from family(bucket, job_id)
+    for found in jobs:
+        if (yield SQL.restless(bucket=bucket, job_id=found)):
+            return f"job {found}", "live"
+    for found in jobs:
+        for idx, name, status in (yield SQL.unsure(bucket=bucket, job_id=found)):
+            return f"effect {identity.effect_key(found, idx, name)}", status
     return None
 
 

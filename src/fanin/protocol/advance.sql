@@ -27,30 +27,31 @@ WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' 
 RETURNING n;
 
 -- name: need_less
--- One of the steps that these wait for has ended. Which of them wait for no other.
+-- One of the steps that this one waits for has ended.
 UPDATE fanin.flow_step SET needs = needs - 1
-WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting' AND needs > 0
-    AND n = ANY(:steps::int[]) --pg
-    AND n IN (SELECT value FROM json_each(:steps)) --lite
-RETURNING n, name, needs, condition, after, leads_to, spec;
+WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'waiting' AND needs > 0
+RETURNING name, needs, condition, after, leads_to, spec;
 
--- name: conditions
--- How these steps would take the end of a step before them.
-SELECT condition FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id
-    AND n = ANY(:steps::int[]) --pg
-    AND n IN (SELECT value FROM json_each(:steps)) --lite
-;
+-- name: condition
+-- How this step takes the ends of those before it.
+SELECT condition FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n;
 
--- name: before
--- The steps before one that may start now, and how their jobs ended.
+-- name: before --pg
+-- The steps before one that may start now, and how their jobs ended. Each is found by its key, however many there are.
 SELECT s.n, s.status, j.id, j.run, j.status, j.outcome, j.reason, j.succeeded_parts, j.failed_parts, j.abandoned_parts,
     j.task
-FROM fanin.flow_step AS s
-LEFT JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = s.job_id
-WHERE s.bucket = :bucket AND s.flow_id = :flow_id
-    AND s.n = ANY(:steps::int[]) --pg
-    AND s.n IN (SELECT value FROM json_each(:steps)) --lite
-ORDER BY s.n;
+FROM unnest(:steps::int[]) AS u (n)
+CROSS JOIN LATERAL (SELECT t.n, t.status, t.job_id FROM fanin.flow_step AS t
+    WHERE t.bucket = :bucket AND t.flow_id = :flow_id AND t.n = u.n OFFSET 0) AS s
+LEFT JOIN LATERAL (SELECT k.* FROM fanin.job AS k WHERE k.bucket = :bucket AND k.id = s.job_id OFFSET 0) AS j ON true;
+
+-- name: before --lite
+-- The steps before one that may start now, and how their jobs ended.
+SELECT t.n, t.status, j.id, j.run, j.status, j.outcome, j.reason, j.succeeded_parts, j.failed_parts, j.abandoned_parts,
+    j.task
+FROM fanin.flow_step AS t
+LEFT JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = t.job_id
+WHERE t.bucket = :bucket AND t.flow_id = :flow_id AND t.n IN (SELECT value FROM json_each(:steps));
 
 -- name: nested
 -- The job that a mapping step made, which its own job ended with.
@@ -81,38 +82,39 @@ SELECT n, name, undo, job_id FROM fanin.flow_step
 WHERE bucket = :bucket AND flow_id = :flow_id AND status IN ('done', 'failed')
 ORDER BY ended_no DESC LIMIT 1;
 
--- name: took_effect
--- Whether the job of a step, or one nested below it, has left anything behind, or may still: parts that succeeded or have
--- not been swept, jobs that go on although nobody waits for them, or effects that were, or may have been, called.
+-- name: family
+-- The job of a step, and those nested below it.
 WITH RECURSIVE family (id) AS (
     SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
     UNION ALL
-    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
+    SELECT j.id FROM family AS f CROSS JOIN LATERAL (SELECT c.id FROM fanin.job AS c --pg
+        WHERE c.bucket = :bucket AND c.waiter_id = f.id OFFSET 0) AS j --pg
+    SELECT j.id FROM family AS f CROSS JOIN fanin.job AS j --lite
+    WHERE j.bucket = :bucket AND j.waiter_id = f.id --lite
 )
-SELECT EXISTS (SELECT 1 FROM family AS f JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = f.id
-        WHERE s.succeeded > 0 OR s.remaining > 0)
-    OR EXISTS (SELECT 1 FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
-        WHERE e.status <> 'cancelled');
+SELECT id FROM family;
+
+-- name: took_effect
+-- Whether a job of the family has left anything behind, or may still: parts that succeeded or have not been swept, or
+-- effects that were, or may have been, called.
+SELECT EXISTS (SELECT 1 FROM fanin.job_stripe WHERE bucket = :bucket
+        AND job_id = :job_id
+        AND (succeeded > 0 OR remaining > 0))
+    OR EXISTS (SELECT 1 FROM fanin.effect WHERE bucket = :bucket
+        AND job_id = :job_id
+        AND status <> 'cancelled');
 
 -- name: restless
--- A job of the family with parts that still live. They may succeed, or call, until they have been swept.
-WITH RECURSIVE family (id) AS (
-    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
-    UNION ALL
-    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
-)
-SELECT s.job_id FROM family AS f JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = f.id
-WHERE s.remaining > 0 LIMIT 1;
+-- Whether it is a job with parts that still live. They may succeed, or call, until they have been swept.
+SELECT job_id FROM fanin.job_stripe WHERE bucket = :bucket
+    AND job_id = :job_id
+    AND remaining > 0 LIMIT 1;
 
 -- name: unsure
--- An effect of the family of which it is not known yet whether it was done, or will be.
-WITH RECURSIVE family (id) AS (
-    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
-    UNION ALL
-    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
-)
-SELECT e.job_id, e.idx, e.name, e.status FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
-WHERE e.status IN ('registered', 'calling', 'unknown') LIMIT 1;
+-- An effect of it of which it is not known yet whether it was done, or will be.
+SELECT idx, name, status FROM fanin.effect WHERE bucket = :bucket
+    AND job_id = :job_id
+    AND status IN ('registered', 'calling', 'unknown') LIMIT 1;
 
 -- name: nested_below
 -- The jobs that parts of a job ended with, or were to end with.
@@ -120,37 +122,25 @@ SELECT id, waiter_idx FROM fanin.job WHERE bucket = :bucket AND waiter_id = :job
 
 -- name: cancel_effects
 -- What nobody has called yet is not called any more.
-WITH RECURSIVE family (id) AS (
-    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
-    UNION ALL
-    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
-)
 UPDATE fanin.effect AS e SET status = 'cancelled', settled_at = fanin.clock()
-WHERE e.bucket = :bucket AND e.job_id IN (SELECT f.id FROM family AS f) AND e.status = 'registered' AND NOT e.doubtful
+WHERE e.bucket = :bucket AND e.status = 'registered' AND NOT e.doubtful
+    AND e.job_id = :job_id
 RETURNING e.idx;
 
 -- name: reverse_effects
 -- What was done has been undone: by the undo of parts that succeeded, or all of it by a person.
-WITH RECURSIVE family (id) AS (
-    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
-    UNION ALL
-    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
-)
 UPDATE fanin.effect AS e SET status = 'reversed', settled_at = fanin.clock()
-WHERE e.bucket = :bucket AND e.job_id IN (SELECT f.id FROM family AS f) AND e.status = 'done'
+WHERE e.bucket = :bucket AND e.status = 'done'
+    AND e.job_id = :job_id
     AND (:by_hand OR EXISTS (SELECT 1 FROM fanin.part AS p
         WHERE p.bucket = :bucket AND p.job_id = e.job_id AND p.idx = e.idx AND p.status = 'succeeded'))
 RETURNING e.idx;
 
 -- name: standing_effect
--- An effect of the family that is still done: no part that has succeeded accounts for it, so no undo has taken it back.
-WITH RECURSIVE family (id) AS (
-    SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
-    UNION ALL
-    SELECT j.id FROM family AS f JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = f.id
-)
-SELECT e.job_id, e.idx, e.name FROM family AS f JOIN fanin.effect AS e ON e.bucket = :bucket AND e.job_id = f.id
-WHERE e.status = 'done' LIMIT 1;
+-- An effect of it that is still done: no part that has succeeded accounts for it, so no undo has taken it back.
+SELECT idx, name FROM fanin.effect WHERE bucket = :bucket
+    AND job_id = :job_id
+    AND status = 'done' LIMIT 1;
 
 -- name: begin_undo
 -- What undoes it is made in this transaction.

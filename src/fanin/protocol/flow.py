@@ -165,7 +165,8 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn
     if not found:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
     if status == "undone":
-        yield advance.SQL.reverse_effects(bucket=bucket, job_id=found[0][0], by_hand=True)
+        for job_id in (yield from advance.family(bucket, found[0][0])):
+            yield advance.SQL.reverse_effects(bucket=bucket, job_id=job_id, by_hand=True)
     yield from _go_on(flow)
 
 
@@ -178,7 +179,7 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
     if not (yield from _revive(bucket, job_id, lambda: undo_again(bucket, flow_id, name))):
         raise NotAllowedNow(
             f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again: undo it by hand, then "
-            "say `fanin saga resolve`"
+            "say (FlowRun.resolve)"
         )
     flow = yield from _attended(bucket, flow_id)
     if not (yield SQL.undo_again(bucket=bucket, flow_id=flow_id, n=n)):

@@ -84,7 +84,8 @@ def _refuse_unsettled(store: Store, job_id: str) -> None:
     what, status = found
     if status == "unknown":
         raise Permanent(
-            f"it is not known whether {what} was done: say so with `fanin effects settle`, then call `fanin saga retry`"
+            f"it is not known whether {what} was done: say so with `fanin effects settle`, then call "
+            "`FlowRun.undo_again`"
         )
     raise RetryLater(SOON_SECONDS if status == "live" else UNSURE_SECONDS, f"{what} may still do something")
 
