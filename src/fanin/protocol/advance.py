@@ -137,7 +137,7 @@ def _ended(flow: Flow, end: Moved) -> Txn[None]:
     flow.running -= 1
     leads_to = msgspec.json.decode(rows[0][0], type=list[int])
     if not end.completed and flow.status == "running":
-        conditions = []
+        conditions: list[str] = []
         for n in leads_to:
             conditions += one((yield SQL.condition(bucket=flow.bucket, flow_id=flow.id, n=n)))
         if not flows.handled(conditions):
