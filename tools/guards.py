@@ -22,7 +22,8 @@ DATABASES = {"pg": "PostgreSQL", "lite": "SQLite"}
 
 _WRITES = re.compile(r"\b(UPDATE|INSERT|DELETE)\b")
 _KEY = re.compile(
-    r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name|key|flow_id|n|waiter_id|priority) (=|IN|>=|<=|<) "
+    r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name|key|flow_id|n|waiter_id|priority) "
+    r"(=|IN|>=|<=|<) "
     r"|\(:everything OR|true$"
     r"|\((\w\.\w+, )+\w\.\w+\) IN "
     r"|s\.remaining > 0$|[oe]\.due_at >= 0$"  # these name an index: of the unswept stripes, of the events on their way

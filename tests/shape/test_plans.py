@@ -237,8 +237,6 @@ INDEXES = {
     "effect_pkey": ("job_id",),
     "effect_due": ("name",),
     "effect_calling": ("bucket",),
-    "flow_give_up": ("bucket",),
-    "flow_ending": ("bucket",),
 }
 """What the condition on an index must name for it to be a short way. The partial ones are short by themselves."""
 
