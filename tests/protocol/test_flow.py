@@ -9,8 +9,9 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
-from fanin.protocol import advance, close, flow, redrive
+from fanin.protocol import advance, close, finish, flow, redrive
 from fanin.stores.base import Store
+from fanin.testing.cuts import statements
 from tests.protocol.effects import called, intent, said, wanting
 from tests.protocol.effects import states as effects_of
 from tests.protocol.flows import (
@@ -30,6 +31,7 @@ from tests.protocol.flows import (
     undo_again,
 )
 from tests.protocol.helpers import Clock, done, failed, say, settle, sweep_all
+from tests.support.figures import record
 
 CHAIN = {"a": "", "b": "a", "c": "b"}
 DIAMOND = {"top": "", "left": "top", "right": "top", "bottom": "left right"}
@@ -306,3 +308,23 @@ def test_flows_are_found_by_state_and_by_the_beginning_of_an_id(store: Store) ->
     assert store.read(lambda: flow.like([0], second[-36:-1] + "2")) == [second]
     assert len(store.read(lambda: flow.like([0], second[:8]))) == 2
     assert store.read(lambda: flow.like([0], "%")) == []
+
+
+@pytest.mark.parametrize("shape", ["chain", "wide"])
+def test_the_end_of_a_step_costs_the_same_in_a_flow_of_a_thousand(store: Store, shape: str) -> None:
+    def made(size: int, number: int) -> int:
+        names = [f"s{n}" for n in range(size)]
+        if shape == "chain":
+            steps = {name: " ".join(names[max(n - 1, 0) : n]) for n, name in enumerate(names)}
+        else:
+            steps = dict.fromkeys(names, "") | {"last": " ".join(names)}
+        flow_id = start(store, steps, number=number)
+        if shape == "wide":  # the others have ended: the last one starts what waits for all
+            say(store, "UPDATE fanin.flow_step SET needs = 2 WHERE flow_id = :id AND name = 'last'", id=flow_id)
+        one = held(store, flow_id, "s0")
+        return len(statements(store, lambda: finish.settle(0, [done(one)], "w")))
+
+    small, large = made(5, 1), made(1_000, 2)
+    assert small == large
+    record("flows", statements={f"{shape}/{store.dialect}": large})
+    say(store, "DELETE FROM fanin.flow")
