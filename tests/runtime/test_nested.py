@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import fanin
+from fanin.cli import main
+from fanin.protocol import read
 from fanin.runtime import upkeep
 from fanin.runtime.worker import Worker
 from fanin.testing.invariants import violations
@@ -152,3 +154,19 @@ def test_a_waiting_part_that_is_skipped_leaves_nothing_going_on(app: fanin.App, 
         pass
     assert nested.status == "cancelled"
     assert violations(app.store) == []
+
+
+def test_a_waiting_part_is_shown_with_its_job(app: fanin.App, tasks: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    @app.task
+    def above(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(named(tasks, "leaf"), range(number), queue="nobody serves it")
+
+    job = app.map(above, [3])
+    Worker(app).run(until=lambda: bool(job.children()))
+    (nested,) = job.children()
+    (held,) = app.store.read(lambda: read.running(app.store.bucket(job.id), job.id))
+    assert (held["lease_seconds"], held["waits_for"]) == (None, nested.id)
+    assert main(["show", job.id, "--url", app.url]) == 0
+    assert f"waits for job {nested.id[:13]}" in capsys.readouterr().out.replace("…", "")
+    explained = job.explain(part=0)
+    assert any("waits for a job of its own" in moment.text for moment in explained.timeline)

@@ -42,6 +42,8 @@ def show(
         row, progress = found.row(), found.progress()
         bucket = app.store.bucket(found.id)
         running = app.store.read(lambda: read.running(bucket, found.id, limit=SHOWN))
+        for held in running:
+            held["below"] = held["waits_for"] and _below(app.job(held["waits_for"]))
         failed = app.store.read(lambda: read.failures(bucket, found.id, 0, limit=max(failures, 1)))[:failures]
         successor = found.successor
         facts = job_facts(row, progress) | {
@@ -93,6 +95,9 @@ def _print(screen: Console, row: JobRow, progress: Progress, facts: dict[str, An
     if facts["running"]:
         screen.print("\n[bold]running now[/]")
         for held in facts["running"]:
+            if held["waits_for"] is not None:
+                screen.print(f"  part {held['idx']}, attempt {held['attempt']}, waits for {held['below']}")
+                continue
             left = held["lease_seconds"]
             lease = f"lease ends in {span(left)}" if left > 0 else f"lease ended {span(-left)} ago"
             screen.print(f"  part {held['idx']}, attempt {held['attempt']}, {escape(held['worker'] or '?')}, {lease}")
@@ -143,6 +148,14 @@ def _show_part(app: fanin.App, job: fanin.Job, idx: int, common: Common) -> int:
         if trace := (entry["error"] or {}).get("traceback"):
             screen.print(trace, markup=False, soft_wrap=True)
     return exits.OK
+
+
+def _below(job: fanin.Job) -> str:
+    """The nested job of a part, and how far it is."""
+    ended = job.successor if job.status == "completed" and job.successor is not None else job
+    progress = ended.progress()
+    done = f"{number(progress.total - progress.remaining)} of {number(progress.total)} parts have ended"
+    return f"job {short(ended.id)} {ended.row().task}: {done}"
 
 
 def _input(payload: Any) -> str:

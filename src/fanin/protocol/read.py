@@ -103,9 +103,9 @@ def part(bucket: int, job_id: str, idx: int) -> Txn[dict[str, Any] | None]:
 
 
 def running(bucket: int, job_id: str, limit: int = PAGE_PARTS) -> Txn[list[dict[str, Any]]]:
-    """The parts that are held now: idx, attempt, worker, seconds until the lease ends."""
+    """The parts that are held now: idx, attempt, worker, seconds until the lease ends, or the job they wait for."""
     rows = yield SQL.running(bucket=bucket, id=job_id, limit=limit)
-    return [dict(zip(("idx", "attempt", "worker", "lease_seconds"), row, strict=True)) for row in rows]
+    return [dict(zip(("idx", "attempt", "worker", "lease_seconds", "waits_for"), row, strict=True)) for row in rows]
 
 
 def account(bucket: int, job_id: str) -> Txn[dict[str, int]]:

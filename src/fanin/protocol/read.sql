@@ -58,8 +58,10 @@ SELECT idx, status, attempt, attempts_allowed, due_at, worker, task, payload, re
 FROM fanin.part WHERE bucket = :bucket AND job_id = :id AND idx = :idx;
 
 -- name: running
--- The parts that are held now.
-SELECT idx, attempt, worker, due_at - fanin.clock() FROM fanin.part
+-- The parts that are held now, or wait for a nested job.
+SELECT idx, attempt, worker, CASE WHEN NOT waiting THEN due_at - fanin.clock() END,
+    CASE WHEN waiting THEN nested_id END
+FROM fanin.part
 WHERE bucket = :bucket AND job_id = :id AND status = 'running' ORDER BY idx LIMIT :limit;
 
 -- name: account

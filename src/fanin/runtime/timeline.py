@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 from fanin.domain import policy
 from fanin.domain.errors import UnknownJob, UnknownPart
 from fanin.domain.identity import LISTENER
-from fanin.domain.limits import HELD_SECONDS
+from fanin.domain.limits import HELD_SECONDS, NEVER_SECONDS
 from fanin.domain.model import JobRow
 from fanin.domain.timeline import Explanation, Hand, Moment, Trouble
 from fanin.protocol.explain import Known
@@ -155,6 +156,8 @@ def _standing(known: Known, part: int) -> Iterator[Moment]:
     text = f"part {part} is {status} at attempt {attempt} of {allowed}{_on(worker)}"
     if due_at >= HELD_SECONDS:
         text, due_at = text + ", held back: the job is paused", due_at - HELD_SECONDS
+    elif due_at == NEVER_SECONDS:
+        text, due_at = text + ", waits for a job of its own", time.time()
     elif ready:
         text += ", ready to be claimed"
     elif status in ("pending", "running"):
