@@ -7,6 +7,7 @@ from tests.races import (
     races_effects,
     races_ends,
     races_exchanges,
+    races_flows,
     races_growth,
     races_leases,
     races_nested,
@@ -22,6 +23,6 @@ from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
-    races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules,
+    races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules, races_flows,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

@@ -11,7 +11,7 @@ from fanin.domain import flows, limits
 from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.flows import FlowRow, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob
-from fanin.domain.states import STEP_UNDONE
+from fanin.domain.states import JOB_ENDED, STEP_UNDONE
 from fanin.protocol import advance, deeds, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
@@ -192,7 +192,9 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
 def _revive(bucket: int, job_id: str, of: TxnFactory[Any]) -> Txn[bool]:
     """Run what failed of a job again, as a part of the transaction ``of``. False if there is nothing, or somebody else
     has opened a later run."""
-    ((run, _, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
+    ((run, status, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
+    if status not in JOB_ENDED:
+        return False
     try:
         opened = yield from redrive.redrive(bucket, job_id, run, attempts, owned=True)
     except Again:  # not only that: all of this
