@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from fanin.domain.errors import BadOption
 from fanin.testing.crashpoints import POINTS
 from fanin.testing.torture import breaks, judge, plan, run
 from fanin.testing.torture.ground import Ground, ground_of
+from fanin.testing.torture.history import History
 from fanin.testing.torture.journal import Journal, Reader, digest
 from fanin.testing.torture.nursery import Nursery
 from fanin.testing.torture.outside import Outside, environment
-from fanin.testing.torture.report import Account, Control, never
+from fanin.testing.torture.report import Account, Control, lines, never
 from fanin.testing.torture.worker import WorkerSpec
 
 HANG_SECONDS = 120.0
@@ -37,7 +38,7 @@ HANG_SECONDS = 120.0
 def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
     cuts = ["cut_request", "cut_reply", "cut_late"] if store_url.startswith("postgresql") else []
 
-    def enough(faults: dict[str, int], history: judge.History) -> bool:
+    def enough(faults: dict[str, int], history: History) -> bool:
         return (
             faults.get("kills", 0) >= 5 and faults.get("zombies", 0) >= 1 and history.stale[0] >= 1
             and len(history.begun) > 20 and all(faults.get(cut) for cut in cuts)
@@ -53,10 +54,13 @@ def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
     assert account.faults["zombies"] >= 1
     assert account.figures["stale_by_attempt"] >= 1
     assert account.figures["events"] == account.figures["runs"] > 20
-    assert account.figures["applied"] == account.figures["events"] <= account.figures["deliveries"]
+    assert account.figures["applied"] == account.figures["all_events"] <= account.figures["deliveries"]
     assert account.figures["mails"] == account.figures["mailing_parts"] > 0
     assert account.figures["effects_done"] == account.figures["effects"] > 0
     assert account.figures["effect_calls"] > account.figures["effects"]
+    assert account.figures["flows_ended"] == account.figures["flows"] > 0
+    assert account.figures["flows_compensated"] == account.figures["flows_doomed"]
+    assert account.figures["nested_parts"] == account.figures["nested_due"]
     assert account.figures["files"] == account.figures["outputs"] > 0
     if cuts:
         assert schemas(store_url) == []
@@ -74,9 +78,9 @@ def test_a_storm_without_a_guard_is_caught(sqlite_url: str) -> None:
 @pytest.mark.slow
 def test_a_run_that_cannot_meet_everything_is_inconclusive(sqlite_url: str, tmp_path: Path) -> None:
     """However fast the machine: a job of one part has no quorum."""
-    assert plan.shape(3, 0, False).kind == "single"
+    assert plan.shape(1, 0, False).kind == "single"
     code, said = command(
-        "--url", sqlite_url, "--minutes", "0.05", "--seed", "3", "--jobs", "1", "--no-control", "--json"
+        "--url", sqlite_url, "--minutes", "0.05", "--seed", "1", "--jobs", "1", "--no-control", "--json"
     )
     told = json.loads(said)
     assert told["verdict"] == "INCONCLUSIVE"
@@ -125,12 +129,26 @@ FAULTS = (
 RACES = (
     "unknown_already_done", "stale_by_attempt", "refused_closed", "unknown_done_again", "released", "give_up_first",
     "last_part_first", "cancel_first", "cancel_too_late", "too_many_failures", "quorums", "redriven_runs",
-    "deliveries", "mail_repeats", "effect_repeats", "effects_unanswered", "once_unknown", "outputs_swept",
+    "deliveries", "nested_jobs", "flows_compensated", "mail_repeats", "effect_repeats", "effects_unanswered",
+    "once_unknown", "outputs_swept",
 )  # fmt: skip
 NOTHING_MISSING = Account(
     url="sqlite:///a.db", seed=1, broken=None, storm_seconds=90, calm_seconds=2, faults=dict.fromkeys(FAULTS, 1),
     figures=dict.fromkeys(RACES, 1), points=dict.fromkeys(POINTS, 1), findings={}, examples={}, never=[], check=[],
 )  # fmt: skip
+
+
+def test_the_sample_output_has_the_lines_of_the_report() -> None:
+    account = msgspec.structs.replace(
+        NOTHING_MISSING, faults=defaultdict(int), figures=defaultdict(int), points={"claim.taken": 1}
+    )
+    rows = [found[1] for line in lines(account) if (found := re.match(r"  ([a-z][a-z ]+?)  +\S", line))]
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    samples = re.findall(r"```text\n(torture of .*?)```", page, re.DOTALL)
+    assert len(samples) == 2
+    for sample in samples:
+        body = sample.partition("expected     found")[2].partition("races met")[0]
+        assert re.findall(r"^  ([a-z][a-z ]+?)  +\S", body, re.MULTILINE) == rows
 
 
 @pytest.mark.slow
@@ -177,7 +195,7 @@ def test_the_same_seed_draws_the_same_jobs() -> None:
     first = [plan.shape(7, n, True) for n in range(200)]
     assert first == [plan.shape(7, n, True) for n in range(200)]
     assert plan.items(7, first[3]) == plan.items(7, first[3])
-    assert {shape.kind for shape in first} == set(plan.KINDS)
+    assert {shape.kind for shape in first} == {*plan.KINDS, "flow"}
     assert first != [plan.shape(8, n, True) for n in range(200)]
 
 
@@ -218,6 +236,7 @@ WORKING = """
 import sys, tempfile
 from fanin.testing.torture import breaks
 from fanin.testing.torture.app import open_app
+from fanin.testing.torture.history import History
 from fanin.testing.torture.journal import Journal
 from fanin.testing.torture.plan import Item
 
@@ -240,8 +259,8 @@ def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]
     then = {**facts, "job_id": "s", "outcome": "all_ok", "failed": 0}
     rows: dict[str, list[Any]] = {
         "jobs": [
-            ["j", "key", "completed", "with_failures", 1, 1, 1, 0, None, True, None, False],
-            ["s", None, "completed", "all_ok", 1, 1, 0, 0, "j", False, None, False],
+            ["j", "key", "completed", "with_failures", 1, 1, 1, 0, None, True, None, False, None, None],
+            ["s", None, "completed", "all_ok", 1, 1, 0, 0, "j", False, None, False, None, None],
         ],
         "stripes": [["j", 0, 2, 0, 1, 1, 0], ["s", 0, 1, 0, 1, 0, 0]],
         "parts": [
@@ -254,6 +273,9 @@ def healthy(tmp_path: Path) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]
             ["job/s/finished/1", "s", msgspec.json.encode(then).decode()],
         ],
         "outputs": [["j", 0, "c2", 2, "page", "kept"], ["j", 0, "c1", 1, "page", "swept"]],
+        "flows": [],
+        "steps": [],
+        "flow_events": [],
         "effects": [
             ["j", 0, "torture.probe", "probe", "done"],
             ["j", 0, "torture.once", "at_most_once", "unknown"],
@@ -295,7 +317,7 @@ def judged(tmp_path: Path, change: Callable[[dict[str, list[Any]], list[dict[str
         journal.write(**line)
     outside = Outside(Counter(rows.pop("applied")), frozenset(rows.pop("files")), Counter(rows.pop("done")))
     tables = judge.Tables({name: [tuple(row) for row in found] for name, found in rows.items()})
-    history = judge.History().read(Reader(str(tmp_path)).news())
+    history = History().read(Reader(str(tmp_path)).news())
     found = judge.live(tables, history)
     judge.final(tables, history, found)
     judge.beyond(tables, history, outside, found)

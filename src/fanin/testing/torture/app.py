@@ -18,6 +18,7 @@ from fanin.testing.tap import Tap, label, tap
 from fanin.testing.torture import breaks, fate, outside, receiver
 from fanin.testing.torture.journal import Journal, digest
 from fanin.testing.torture.plan import LEASE_SECONDS, Item
+from fanin.testing.torture.trips import TripTasks
 
 BACKOFF = Backoff(first=0.05, factor=1.5, cap=0.4)
 
@@ -33,15 +34,24 @@ class Tasks:
             self._work_async
         )
         self.join: Any = app.task(name="torture.join", lease=LEASE_SECONDS, attempts=1000, backoff=BACKOFF)(self._join)
+        self.trips = TripTasks(app, journal)
 
-    def _work(self, item: Item) -> dict[str, Any]:
+    def _work(self, item: Item) -> Any:
         self._note_body()
+        if item.nests:
+            return self._nest(item)
         if item.leaves:
             outside.mail(self._journal)
             fanin.current().put(outside.OUTPUT, f"{item.job}/{item.n} by {self._who}")
         receiver.ask(item, self._journal, on_loop=False)
         time.sleep(item.milliseconds / 1000)
         return self._result(item)
+
+    def _nest(self, item: Item) -> fanin.FanOut:
+        part = fanin.current()
+        self._result(item)
+        self._journal.write(e="nest", j=part.job_id, i=part.idx, w=item.nests)
+        return part.fan_out(self.work, item.below)
 
     async def _work_async(self, item: Item) -> dict[str, Any]:
         self._note_body()

@@ -11,8 +11,9 @@ import msgspec
 
 import fanin
 from fanin.domain.errors import KeyConflict, NotAllowedNow, Refused, Unavailable
+from fanin.flow import FlowRun
 from fanin.job import Job
-from fanin.testing.torture import plan
+from fanin.testing.torture import plan, trips
 from fanin.testing.torture.app import Tasks, open_app, open_points
 from fanin.testing.torture.journal import Journal, Reader
 from fanin.testing.torture.plan import Shape
@@ -38,11 +39,12 @@ def calm_file(folder: str) -> str:
 
 
 class _Active:
-    """A submitted job that may still be cancelled or redriven."""
+    """A submitted job that may still be cancelled or redriven, or a flow that was started."""
 
-    def __init__(self, wanted: Shape, job: Job) -> None:
+    def __init__(self, wanted: Shape, job: Job | None, flow: FlowRun | None = None) -> None:
         self.wanted = wanted
         self.job = job
+        self.flow = flow
         self.cancelled = False
         self.redriven = 0
 
@@ -90,7 +92,7 @@ class Driver:
         done: set[int] = set()
         redriven: dict[int, int] = {}
         for line in Reader(self._spec.folder, "driver-").news():
-            if line["e"] == "submit":
+            if line["e"] in ("submit", "trip"):
                 begun.add(line["n"])
             elif line["e"] == "done":
                 done.add(line["n"])
@@ -108,6 +110,9 @@ class Driver:
 
     def _submit(self, number: int) -> None:
         wanted = plan.shape(self._spec.seed, number, self._spec.postgres)
+        if wanted.kind == "flow":
+            self._start(wanted)
+            return
         self._journal.write(e="submit", n=number, k=wanted.key, w=wanted.width)
         for _ in range(2 if wanted.again else 1):
             try:
@@ -118,6 +123,18 @@ class Driver:
             self._journal.write(e="submitted", n=number, j=job.id, w=wanted.width)
             self._active[number] = _Active(wanted, job)
 
+    def _start(self, wanted: Shape) -> None:
+        trip = trips.trip(self._spec.seed, wanted.number)
+        self._journal.write(e="trip", n=trip.number, k=trip.key, doomed=trip.doomed, parts=trip.parts)
+        for _ in range(2 if wanted.again else 1):
+            try:
+                flow = self._tasks.trips.start(self._spec.seed, trip)
+            except KeyConflict as problem:
+                self._journal.write(e="wrong", n=trip.number, why=f"the same flow was refused: {problem}")
+                return
+            self._journal.write(e="started", n=trip.number, f=flow.id)
+            self._active[trip.number] = _Active(wanted, None, flow)
+
     def _map(self, wanted: Shape) -> Job:
         items = plan.items(self._spec.seed, wanted)
         then = self._tasks.join if wanted.then else None
@@ -127,6 +144,8 @@ class Driver:
     def _look(self, active: _Active) -> bool:
         """Do to a job what its shape says. True if that is over."""
         wanted, job = active.wanted, active.job
+        if job is None:
+            return active.flow is None or active.flow.row().ended
         progress = job.progress()
         if not progress.ended:
             if wanted.cancel_at is not None and not active.cancelled and progress.fraction >= wanted.cancel_at:

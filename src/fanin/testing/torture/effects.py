@@ -9,7 +9,8 @@ from fanin.testing.torture.outside import Outside
 from fanin.testing.torture.receiver import NOW
 
 if TYPE_CHECKING:
-    from fanin.testing.torture.judge import History, Tables, Verdicts
+    from fanin.testing.torture.history import History
+    from fanin.testing.torture.judge import Tables, Verdicts
 
 Effect = tuple[str, int, str]
 """(job, idx, name)."""

@@ -20,10 +20,13 @@ Row = tuple[Any, ...]
 
 QUERIES = {
     "jobs": "SELECT id, key, status, outcome, run, succeeded_parts, failed_parts, abandoned_parts, parent_id, "
-    "successor IS NOT NULL, reason, give_up_at IS NOT NULL FROM {}job",
+    "successor IS NOT NULL, reason, give_up_at IS NOT NULL, waiter_id, waiter_idx FROM {}job",
     "stripes": "SELECT job_id, stripe, created, remaining, succeeded, failed, abandoned FROM {}job_stripe",
     "parts": "SELECT job_id, idx, stripe, status, attempt, claim_id, attempts_allowed, result FROM {}part",
     "events": "SELECT event_key, job_id, payload FROM {}outbox WHERE type = 'job.finished'",
+    "flows": "SELECT id, key, status FROM {}flow",
+    "steps": "SELECT flow_id, n, name, status, job_id, undo_job_id, ended_no FROM {}flow_step",
+    "flow_events": "SELECT event_key, job_id, payload FROM {}outbox WHERE type <> 'job.finished'",
     "effects": "SELECT job_id, idx, name, mode, status FROM {}effect",
     "outputs": "SELECT job_id, idx, claim_id, attempt, name, status FROM {}staged_output",
 }
@@ -32,6 +35,7 @@ PENDING = (
     "SELECT (SELECT count(*) FROM {0}job WHERE status IN ('open', 'running')), (SELECT count(*) FROM {0}job), "
     "(SELECT count(*) FROM {0}job_stripe WHERE remaining > 0) "
     "+ (SELECT count(*) FROM {0}outbox WHERE status IN ('waiting', 'claimed')) "
+    "+ (SELECT count(*) FROM {0}flow WHERE finished_at IS NULL) "
     "+ (SELECT count(*) FROM {0}effect WHERE status IN ('registered', 'calling'))"
 )
 
@@ -67,7 +71,7 @@ class Ground(ABC):
         return dict(zip(QUERIES, found, strict=True))
 
     def pending(self) -> tuple[int, int, int]:
-        """Jobs that have not ended, all jobs, and what else is not at its end: stripes, events, effects."""
+        """Jobs that have not ended, all jobs, and what else is not at its end: stripes, events, flows, effects."""
         ((row,),) = self._rows([PENDING.format(self._prefix)])
         return int(row[0]), int(row[1]), int(row[2])
 

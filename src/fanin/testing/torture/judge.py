@@ -7,15 +7,13 @@ from typing import Any
 
 import msgspec
 
-from fanin.testing.torture import effects
+from fanin.testing.torture import effects, flows
 from fanin.testing.torture.ground import Row
+from fanin.testing.torture.history import ACCEPTED, History
 from fanin.testing.torture.journal import digest
 from fanin.testing.torture.outside import Outside
 
 ENDED = ("completed", "failed", "cancelled")
-ACCEPTED = ("ok", "last")
-Token = tuple[str, int, int, str]
-"""(job, idx, attempt, claim id)."""
 
 
 class Verdicts(msgspec.Struct):
@@ -34,124 +32,6 @@ class Verdicts(msgspec.Struct):
         return not self.counts
 
 
-class History:
-    """What the processes have written down. `read` may be called again and again."""
-
-    def __init__(self) -> None:
-        self.bodies = 0
-        self.says: dict[Token, set[str | None]] = defaultdict(set)
-        """The digests with which a success was reported, before it was sent."""
-        self.sent: Counter[tuple[Token, str]] = Counter()
-        self.acks: dict[tuple[Token, str], list[dict[str, Any]]] = defaultdict(list)
-        self.verdicts: Counter[str] = Counter()
-        self.highest: dict[tuple[str, int], int] = defaultdict(int)
-        self.begun: dict[int, dict[str, Any]] = {}
-        self.submitted: dict[int, set[str]] = defaultdict(set)
-        self.cancels: Counter[bool] = Counter()
-        self.redrives: list[dict[str, Any]] = []
-        self.refused_redrives = 0
-        self.wrong: list[str] = []
-        self.drained = 0
-        self.delivered: Counter[str] = Counter()
-        self.contents: dict[str, set[str]] = defaultdict(set)
-        """Event key to the fingerprints of what was sent under it."""
-        self.mails: dict[tuple[str, int], set[str]] = defaultdict(set)
-        """Part to the keys under which it has called outside: as many mails were sent."""
-        self.mail_calls = 0
-        self.wishes: dict[tuple[str, int, int], set[str]] = defaultdict(set)
-        """(job, idx, attempt) to the names of the effects that it has asked for."""
-        self.effect_calls: Counter[tuple[str, int, str]] = Counter()
-        self.unanswered = 0
-        self.late = 0
-
-    def read(self, lines: Any) -> History:
-        for line in lines:
-            getattr(self, f"_on_{line['e']}", self._ignore)(line)
-        return self
-
-    def _ignore(self, line: dict[str, Any]) -> None:
-        """A line for people."""
-
-    def _on_body(self, line: dict[str, Any]) -> None:
-        self.bodies += 1
-        key = (line["j"], line["i"])
-        self.highest[key] = max(self.highest[key], line["a"])
-
-    def _on_say(self, line: dict[str, Any]) -> None:
-        token = (line["j"], line["i"], line["a"], line["c"])
-        self.sent[token, line["v"]] += 1
-        if line["v"] == "succeed":
-            self.says[token].add(line["d"])
-
-    def _on_ack(self, line: dict[str, Any]) -> None:
-        self.acks[(line["j"], line["i"], line["a"], line["c"]), line["v"]].append(line)
-        self.verdicts[line["r"]] += 1
-
-    def _on_submit(self, line: dict[str, Any]) -> None:
-        self.begun[line["n"]] = line
-
-    def _on_submitted(self, line: dict[str, Any]) -> None:
-        self.submitted[line["n"]].add(line["j"])
-
-    def _on_cancel(self, line: dict[str, Any]) -> None:
-        self.cancels[line["won"]] += 1
-
-    def _on_redrive(self, line: dict[str, Any]) -> None:
-        self.redrives.append(line)
-
-    def _on_refused(self, line: dict[str, Any]) -> None:
-        self.refused_redrives += 1
-
-    def _on_wrong(self, line: dict[str, Any]) -> None:
-        self.wrong.append(line["why"])
-
-    def _on_drained(self, line: dict[str, Any]) -> None:
-        self.drained += 1
-
-    def _on_delivered(self, line: dict[str, Any]) -> None:
-        self.delivered[line["k"]] += 1
-        self.contents[line["k"]].add(line["d"])
-
-    def _on_mail(self, line: dict[str, Any]) -> None:
-        self.mail_calls += 1
-        self.mails[line["j"], line["i"]].add(line["k"])
-
-    def _on_wish(self, line: dict[str, Any]) -> None:
-        self.wishes[line["j"], line["i"], line["a"]].add(line["n"])
-
-    def _on_call(self, line: dict[str, Any]) -> None:
-        self.effect_calls[line["j"], line["i"], line["n"]] += 1
-
-    def _on_unanswered(self, line: dict[str, Any]) -> None:
-        self.unanswered += 1
-
-    def _on_late(self, line: dict[str, Any]) -> None:
-        self.late += 1
-
-    @property
-    def resolved(self) -> tuple[int, int]:
-        """Reports that were sent more than once: those that had been done already, and those done by the repeat."""
-        already = done = 0
-        for (token, verb), times in self.sent.items():
-            verdicts = [ack["r"] for ack in self.acks.get((token, verb), ())]
-            if "replay" in verdicts:
-                already += 1
-            elif times > 1 and any(verdict in ACCEPTED for verdict in verdicts):
-                done += 1
-        return already, done
-
-    @property
-    def stale(self) -> tuple[int, int, int]:
-        """Refused reports: by a later attempt, by the claim id alone, and because the job was closed."""
-        by_attempt = by_claim = 0
-        for (token, _), acks in self.acks.items():
-            for ack in acks:
-                if ack["r"] == "lost":
-                    by_attempt += int(ack["h"] != token[2])
-                    by_claim += int(ack["h"] == token[2])
-        return by_attempt, by_claim, self.verdicts["closed"]
-
-
 class Tables:
     """The rows, as the judge thinks of them."""
 
@@ -164,10 +44,24 @@ class Tables:
         self.events: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
         for key, job_id, payload in rows["events"]:
             self.events[str(job_id)][int(str(key).rsplit("/", 1)[1])] = msgspec.json.decode(payload)
-        self.keys = {str(row[0]) for row in rows["events"]}
+        self.keys = {str(row[0]) for row in (*rows["events"], *rows["flow_events"])}
+        self.flows = {str(row[0]): row for row in rows["flows"]}
+        self.steps: dict[str, list[Row]] = defaultdict(list)
+        for row in rows["steps"]:
+            self.steps[str(row[0])].append(row)
+        self.flow_events: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for _, flow_id, payload in rows["flow_events"]:
+            self.flow_events[str(flow_id)].append(msgspec.json.decode(payload))
+        self.nested: dict[tuple[str, int], list[str]] = defaultdict(list)
+        """Part to the jobs for which it waits, or has waited."""
+        for row in rows["jobs"]:
+            if row[12] is not None:
+                self.nested[str(row[12]), row[13]].append(str(row[0]))
         self.outputs = rows["outputs"]
         self.effects = {(str(row[0]), row[1], row[2]): row for row in rows["effects"]}
-        self.children: Counter[str] = Counter(str(row[8]) for row in rows["jobs"] if row[8] is not None)
+        self.children: Counter[str] = Counter(
+            str(row[8]) for row in rows["jobs"] if row[8] is not None and row[12] is None
+        )
 
 
 def live(tables: Tables, history: History) -> Verdicts:
@@ -183,7 +77,8 @@ def live(tables: Tables, history: History) -> Verdicts:
         for idx, part in parts.items():
             _, _, _, status, attempt, claim_id, allowed, result = part
             token = (job_id, idx, attempt, str(claim_id))
-            if status == "succeeded" and digest(result) not in history.says.get(token, ()):
+            waited = (job_id, idx) in tables.nested
+            if status == "succeeded" and not waited and digest(result) not in history.says.get(token, ()):
                 found.add("results that their holder never reported", f"{job_id}/{idx} attempt {attempt}")
             if attempt > allowed:
                 found.add("attempts beyond the allowance", f"{job_id}/{idx}: {attempt} of {allowed}")
@@ -191,6 +86,7 @@ def live(tables: Tables, history: History) -> Verdicts:
         if len(keys) > 1:
             found.add("effects outside twice", f"{part[0]}/{part[1]}: {sorted(keys)[:3]}")
     effects.live(tables, history, found)
+    flows.live(tables, found)
     for key, contents in history.contents.items():
         if len(contents) > 1:
             found.add("events delivered with another content", key)
@@ -215,7 +111,7 @@ def _counters(tables: Tables, found: Verdicts) -> None:
 
 
 def _ends(job_id: str, job: Row, tables: Tables, found: Verdicts) -> None:
-    _, _, status, outcome, run, succeeded, failed, abandoned, _, has_successor, _, _ = job
+    _, _, status, outcome, run, succeeded, failed, abandoned, _, has_successor, *_ = job
     events = tables.events.get(job_id, {})
     ended = status in ENDED
     expected = set(range(1, run + 1 if ended else run))
@@ -254,6 +150,7 @@ def final(tables: Tables, history: History, found: Verdicts) -> None:
                 found.add("attempt numbers that fell", f"{job_id}/{idx}: {part[4]}")
     _submitted(tables, history, found)
     _acknowledged(tables, history, found)
+    flows.final(tables, history, found)
     for line in history.redrives:
         if line["j"] in tables.jobs and tables.jobs[line["j"]][4] < line["run"]:
             found.add("redrives lost", f"{line['j']} run {line['run']}")

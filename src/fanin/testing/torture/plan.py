@@ -12,7 +12,7 @@ LONG_LEASES = 2.0
 """So many leases a long part works: it lives on heartbeats."""
 KINDS = (
     "all", "all", "fail_fast", "tolerate", "percent", "quorum", "quorum", "proceed", "proceed", "abandon", "abandon",
-    "stream", "single", "reaped", "cancel", "cancel",
+    "stream", "single", "reaped", "cancel", "cancel", "nested", "nested",
 )  # fmt: skip
 
 WISHES = {
@@ -20,6 +20,9 @@ WISHES = {
     9: ("torture.idempotent", "torture.probe", "torture.once"),
 }  # fmt: skip
 """Of twelve parts, those that want effects, and which."""
+
+FLOW_EVERY, FIRST_FLOW = 8, 3
+"""One number in so many is a flow, of which every second must be undone."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -52,6 +55,8 @@ class Item(msgspec.Struct, frozen=True):
     milliseconds: int
     fails: int = 0
     bad: bool = False
+    nests: int = 0
+    """It ends with a job of so many parts of its own."""
 
     @property
     def leaves(self) -> bool:
@@ -61,14 +66,21 @@ class Item(msgspec.Struct, frozen=True):
     @property
     def wishes(self) -> tuple[str, ...]:
         """The effects that it asks for."""
-        return WISHES.get(self.n % 12, ())
+        return () if self.nests else WISHES.get(self.n % 12, ())
+
+    @property
+    def below(self) -> list[Item]:
+        """The parts of its own job."""
+        return [Item(self.job, self.n, self.milliseconds, int(self.fails > 0 and n == 0)) for n in range(self.nests)]
 
 
 def shape(seed: int, number: int, postgres: bool) -> Shape:
     """The job of a number."""
     draw = random.Random(f"{seed}/{number}")
     kind = draw.choice(KINDS)
-    width = 1 if kind == "single" else draw.choice((2, 5, 12, 20, 30, 48))
+    if number % FLOW_EVERY == FIRST_FLOW:
+        kind = "flow"
+    width = 1 if kind == "single" else draw.choice((2, 5, 12) if kind == "nested" else (2, 5, 12, 20, 30, 48))
     options: dict[str, Any] = {"attempts": 1 if kind == "reaped" else 12}
     if kind == "tolerate":
         options |= {"tolerate": draw.randrange(1, 4), "fail_fast": draw.random() < 0.5}
@@ -97,7 +109,7 @@ def shape(seed: int, number: int, postgres: bool) -> Shape:
         cancel_late=draw.random() < 0.3,
         redrives=draw.choice((0, 1, 1, 2)),
         again=draw.random() < 0.15,
-        on_loop=draw.random() < 0.3,
+        on_loop=draw.random() < 0.3 and kind != "nested",
     )
 
 
@@ -117,5 +129,6 @@ def items(seed: int, wanted: Shape) -> list[Item]:
             fails = draw.randrange(1, 3)
         elif luck < 0.08 and wanted.kind != "all":
             fails, bad = draw.randrange(1, 4), True
-        found.append(Item(wanted.number, n, spent, fails, bad))
+        nests = draw.randrange(1, 5) if wanted.kind == "nested" and n % 3 == 0 else 0
+        found.append(Item(wanted.number, n, spent, fails, bad, nests))
     return found

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from fanin.testing.torture import effects
-from fanin.testing.torture.judge import ENDED, History, Tables, Verdicts, counting_files
+from fanin.testing.torture import effects, flows
+from fanin.testing.torture.history import History
+from fanin.testing.torture.judge import ENDED, Tables, Verdicts, counting_files
 from fanin.testing.torture.outside import Outside
 
 
@@ -71,8 +72,9 @@ def figures(tables: Tables, history: History, outside: Outside, swept: int) -> d
     submitted = sum(line["w"] for line in history.begun.values())
     return {
         "jobs": len(history.begun),
+        "reported": states["succeeded"]
+        - sum(1 for job_id, idx in tables.nested if tables.parts[job_id][idx][3] == "succeeded"),
         "submitted_parts": submitted,
-        "successor_parts": sum(len(p) for j, p in tables.parts.items() if j in tables.jobs and tables.jobs[j][8]),
         "parts": sum(states.values()),
         "succeeded": states["succeeded"],
         "failed": states["failed"],
@@ -81,6 +83,7 @@ def figures(tables: Tables, history: History, outside: Outside, swept: int) -> d
         "ended_runs": ended_runs,
         "redriven_runs": sum(job[4] - 1 for job in tables.jobs.values()),
         "events": len(events),
+        "all_events": len(tables.keys),
         "successors_due": sum(
             1 for facts in events if facts["job_id"] in with_successor and facts["status"] == "completed"
         ),
@@ -105,6 +108,7 @@ def figures(tables: Tables, history: History, outside: Outside, swept: int) -> d
         "mails": sum(map(len, history.mails.values())),
         "mail_calls": history.mail_calls,
         "mail_repeats": history.mail_calls - len(history.mails),
+        **flows.figures(tables, history),
         **effects.figures(tables, history, outside),
         "outputs": len(counting_files(tables)),
         "files": len(outside.files),
@@ -142,6 +146,8 @@ def never(account: Account, postgres: bool, own_server: bool) -> list[str]:
         ("a job was redriven", "redriven_runs"),
         ("an event was delivered", "deliveries"),
         ("a call outside was repeated", "mail_repeats"),
+        ("a part ended with a nested job", "nested_jobs"),
+        ("a flow was undone", "flows_compensated"),
         ("an effect was called again", "effect_repeats"),
         ("the answer of an effect was lost", "effects_unanswered"),
         ("an effect that may not be repeated stayed in doubt", "once_unknown"),
@@ -157,7 +163,7 @@ def lines(account: Account) -> list[str]:
     f, n = account.faults, account.figures
     found = account.findings
     cut = [f.get(f"cut_{kind}", 0) for kind in ("request", "reply", "late")]
-    told = [f"storm {account.storm_seconds:.0f} s: {_n(n['jobs'])} jobs"]
+    told = [f"storm {account.storm_seconds:.0f} s: {_n(n['jobs'])} jobs, {_n(n['flows'])} flows"]
     told.append(
         f"  killed {_n(f.get('kills', 0))} workers, {f.get('kills_at_points', 0)} of them at a crash point, and the "
         f"submitter {f.get('driver_kills', 0)} times   paused past the lease {f.get('paused_past_lease', 0)}, "
@@ -174,7 +180,7 @@ def lines(account: Account) -> list[str]:
     else:
         told.append(f"calm: everything ended after {account.calm_seconds:.1f} s without faults")
     lost, changed = found.get("acknowledged results lost", 0), found.get("acknowledged results changed", 0)
-    due = n["submitted_parts"] + n["successors_due"]
+    due = n["submitted_parts"] + n["successors_due"] + n["nested_due"] + n["flow_parts"]
     told += [
         _row("", "expected", "found", ""),
         _row("parts accounted for", due, n["succeeded"] + n["failed"] + n["abandoned"],
@@ -187,9 +193,15 @@ def lines(account: Account) -> list[str]:
              f"missing {found.get('events missing', 0)}, too many {found.get('events too many', 0)}"),
         _row("successors", n["successors_due"], n["successors"],
              f"missing {found.get('successors missing', 0)}, too many {found.get('successors too many', 0)}"),
-        _row("events delivered", f">= {_n(n['events'])}", n["deliveries"],
+        _row("events delivered", f">= {_n(n['all_events'])}", n["deliveries"],
              f"at least once; skipped {found.get('events skipped', 0)}, applied once {n['applied']}, twice "
              f"{found.get('events applied twice', 0)}"),
+        _row("nested parts", n["nested_due"], n["nested_parts"],
+             f"of {_n(n['nested_jobs'])} nested jobs, doubled {found.get('nested jobs doubled', 0)}"),
+        _row("flows", n["flows"], n["flows_ended"],
+             f"compensated {n['flows_compensated']} of {n['flows_doomed']} that must be, "
+             f"parts undone {_n(n['undone'])}, undone twice {found.get('undone twice or for nothing', 0)}, "
+             f"out of order {found.get('undone out of order', 0)}"),
         _row("effects outside", n["mailing_parts"] + n["effects"], n["mails"] + n["effects_done"],
              f"net twice {found.get('effects outside twice', 0)} (calls {_n(n['mail_calls'] + n['effect_calls'])})"),
         _row("effects at most once", n["once"], n["once_done"] + n["once_failed"] + n["once_unknown"],
@@ -199,8 +211,8 @@ def lines(account: Account) -> list[str]:
              f"left over {found.get('outputs left over', 0)}, swept {_n(n['outputs_swept'])}"),
         _row("acknowledged results", n["acknowledged"],
              n["acknowledged"] - lost - changed, f"lost {lost}, changed {changed}"),
-        _row("results of a logged attempt", n["succeeded"],
-             n["succeeded"] - found.get("results that their holder never reported", 0), ""),
+        _row("results of a logged attempt", n["reported"],
+             n["reported"] - found.get("results that their holder never reported", 0), ""),
         _row("counters equal their parts", n["stripes"],
              n["stripes"] - found.get("counters that differ from their parts", 0), ""),
         _row("bodies executed", f">= {_n(n['succeeded'] + n['failed'])}", n["bodies"],

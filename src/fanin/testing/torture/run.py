@@ -12,6 +12,7 @@ import msgspec
 from fanin.testing.torture import breaks, judge, outside, report
 from fanin.testing.torture.app import passed_points
 from fanin.testing.torture.ground import Ground, ground_of
+from fanin.testing.torture.history import History
 from fanin.testing.torture.journal import Reader
 from fanin.testing.torture.report import Account, Control
 from fanin.testing.torture.storm import Options, Server, Storm
@@ -39,7 +40,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 Tell = Callable[[str], None]
-Enough = Callable[[dict[str, int], judge.History], bool]
+Enough = Callable[[dict[str, int], History], bool]
 """Whether a storm has shown enough: asked twice a second, with the faults so far and what was written down so far."""
 
 
@@ -72,7 +73,7 @@ class _Trial:
         self._server = server
         self._folder = tempfile.mkdtemp(prefix="fanin-torture-")
         self._reader = Reader(self._folder)
-        self._history = judge.History()
+        self._history = History()
         self._found = judge.Verdicts()
         self._looked = time.monotonic()
         self._label = f"without the guard {options.broken!r}" if options.broken else "storm"

@@ -161,7 +161,7 @@ class Storm:
         return None
 
     def look(self) -> tuple[int, int, int]:
-        """Jobs that have not ended, all jobs, and what else is not at its end: stripes, events and effects."""
+        """Jobs that have not ended, all jobs, and what else is not at its end: stripes, events, flows, effects."""
         try:
             self.last = self._ground.pending()
         except Exception:
