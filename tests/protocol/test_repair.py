@@ -12,7 +12,7 @@ from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
 from fanin.protocol import lease, outbox, outputs, redrive, repair, schedule
 from fanin.stores.base import Store
-from tests.protocol import flows
+from tests.protocol import flows, test_nested
 from tests.protocol.effects import called, intent, said, wanting
 from tests.protocol.helpers import (
     THEN,
@@ -172,6 +172,11 @@ def scheduled(store: Store) -> str:
     return made.id
 
 
+def in_nested(store: Store) -> str:
+    """A part that waits for a job of its own."""
+    return test_nested.waiting(store)[0].job_id
+
+
 def in_flow(store: Store) -> str:
     """A chain whose first step runs."""
     return flows.start(store, {"a": "", "b": "a"})
@@ -279,6 +284,9 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("s3", opened, "UPDATE fanin.job_stripe SET sealed = true"),
     ("l2", running, "UPDATE fanin.part SET status = 'abandoned', ready = false "
      "WHERE status IN ('pending', 'running')"),
+    ("n1", in_nested, "UPDATE fanin.job SET status = 'cancelled', open_stripes = 0 WHERE waiter_id IS NOT NULL"),
+    ("n2", in_nested, "UPDATE fanin.part SET waiting = false, nested_id = NULL WHERE waiting"),
+    ("h1", running, "UPDATE fanin.part SET due_at = 1000000000000, ready = false WHERE status = 'pending'"),
     ("i7", running, "UPDATE fanin.part SET due_at = due_at + 1e9, ready = false WHERE status = 'pending'"),
 ]  # fmt: skip
 
