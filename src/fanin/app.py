@@ -577,7 +577,7 @@ def find_flow(name: str, buckets: int) -> Txn[str]:
     found = yield from flow.like(range(buckets), name)
     if len(found) != 1:
         several = f"begins several ids ({', '.join(found)}): give more of it" if found else "names no flow"
-        raise UnknownJob(f"{name!r} {several}; App.flows() lists them")
+        raise UnknownJob(f"{name!r} {several}; `fanin flows` lists them")
     return found[0]
 
 

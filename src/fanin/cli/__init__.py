@@ -32,6 +32,8 @@ COMMANDS = {
     "redrive": Command("verbs", "redrive", "run the failed parts of an ended job again"),
     "outputs": Command("outputs", "outputs", "list or save the files that a job's parts left"),
     "sweep": Command("outputs", "sweep", "remove the files of attempts that lost their part"),
+    "flows": Command("flows", "flows", "list flows; show one with its steps, cancel it, or run it again"),
+    "saga": Command("flows", "saga", "list what waits for a person to undo it, and settle it"),
     "schedules": Command("schedules", "schedules", "list schedules; pause, resume, fire or forget one"),
     "relay": Command("relay", "relay", "deliver events to a broker, a webhook or a function"),
     "events": Command("events", "events", "list events, and retry those that are stuck"),

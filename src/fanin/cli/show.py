@@ -8,9 +8,10 @@ import msgspec
 from cyclopts import Parameter
 
 from fanin.cli import exits
+from fanin.cli.flows import show_flow
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
 from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, span, status
-from fanin.domain.errors import BadOption, UnknownPart
+from fanin.domain.errors import BadOption, UnknownJob, UnknownPart
 from fanin.protocol import read
 
 if TYPE_CHECKING:
@@ -36,7 +37,12 @@ def show(
     if failures < 0:
         raise BadOption(f"--failures {failures}: give 0 or more")
     with open_app(common) as app:
-        found = app.job(job)
+        try:
+            found = app.job(job)
+        except UnknownJob:
+            if (flow := _flow(app, job)) is None:
+                raise
+            return show_flow(flow, False, common)
         if part is not None:
             return _show_part(app, found, part, common)
         row, progress = found.row(), found.progress()
@@ -148,6 +154,13 @@ def _show_part(app: fanin.App, job: fanin.Job, idx: int, common: Common) -> int:
         if trace := (entry["error"] or {}).get("traceback"):
             screen.print(trace, markup=False, soft_wrap=True)
     return exits.OK
+
+
+def _flow(app: fanin.App, name: str) -> fanin.FlowRun | None:
+    try:
+        return app.flow_run(name)
+    except UnknownJob:
+        return None
 
 
 def _below(job: fanin.Job) -> str:

@@ -1,0 +1,262 @@
+"""``fanin flows`` and ``fanin saga``: plans of steps, how far they are, and what waits for a person."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from fanin.cli import exits
+from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
+from fanin.cli.tables import moment, short, span
+from fanin.domain.errors import BadOption, NotAllowedNow
+from fanin.domain.flows import EXPAND
+from fanin.domain.states import FLOW_LIVE, STEP_STUCK
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    import fanin
+    from fanin.domain.flows import FlowRow, StepRow
+
+USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
+VERBS = ("list", "show", "cancel", "redrive")
+SAGA_VERBS = ("list", "resolve", "retry")
+COLOURS = {
+    "completed": "green", "done": "green", "undone": "green", "running": "cyan", "compensating": "magenta",
+    "undoing": "magenta", "compensated": "yellow", "cancelled": "yellow", "ending": "yellow", "failed": "red",
+    "undo_failed": "red", "manual": "red", "needs_attention": "red",
+}  # fmt: skip
+SHAPES = {
+    "done": "green",
+    "undone": "green",
+    "running": "cyan",
+    "undoing": "cyan",
+    "waiting": "lightgrey",
+    "skipped": "white",
+}
+FlowName = Annotated[str | None, Parameter(name="FLOW", help="The flow's id, the beginning of it, or its key.")]
+
+
+def flows(
+    verb: Annotated[str, Parameter(help=f"{', '.join(VERBS)} (default: list).")] = "list",
+    name: FlowName = None,
+    /,
+    *,
+    status: Annotated[str | None, option("With list: only flows in this state.")] = None,
+    limit: Annotated[int, Parameter(help="With list: how many of the newest.")] = 20,
+    mermaid: Annotated[bool, option("With show: as a Mermaid diagram.")] = False,
+    reason: Annotated[str | None, option("With cancel: why, for those who look at the flow later.")] = None,
+    common: Common = DEFAULT,
+) -> int:
+    """List the newest flows, show the steps of one, stop it, or run its failed steps again."""
+    _check(VERBS, verb, name, limit)
+    with open_app(common) as app:
+        if name is None:
+            return _list(app.flows(status, limit), common)
+        run = app.flow_run(name)
+        if verb == "show":
+            return show_flow(run, mermaid, common)
+        if verb == "cancel":
+            if not run.cancel(reason):
+                raise NotAllowedNow(f"flow {short(run.id)} is {run.status}: there is nothing to cancel")
+            said = "stopped; what was done is being undone, where its step says how"
+        else:
+            said = f"runs again, as run {run.redrive()}"
+        row = run.row()
+    if common.json:
+        print_json(flow_facts(row))
+    else:
+        say(f"flow {short(row.id)} {said}")
+    return exits.OK
+
+
+def saga(
+    verb: Annotated[str, Parameter(help=f"{', '.join(SAGA_VERBS)} (default: list).")] = "list",
+    name: FlowName = None,
+    step: Annotated[str | None, Parameter(name="STEP", help="The name of the step.")] = None,
+    /,
+    *,
+    note: Annotated[str | None, option("With resolve: what was done.")] = None,
+    nothing_to_undo: Annotated[bool, option("With resolve: there was nothing to undo.")] = False,
+    limit: Annotated[int, Parameter(help="With list: how many of the newest.")] = 20,
+    common: Common = DEFAULT,
+) -> int:
+    """List the flows that need a person, and what each step wants; say that one was undone; or try an undo again."""
+    _check(SAGA_VERBS, verb, name, limit)
+    if verb != "list" and step is None:
+        raise BadOption(f"{verb}: name the step, as in: fanin saga {verb} FLOW STEP")
+    with open_app(common) as app:
+        if name is None or step is None:
+            return _attention(app, limit, common)
+        run = app.flow_run(name)
+        if verb == "resolve":
+            run.resolve(step, note or "", nothing_to_undo=nothing_to_undo)
+        else:
+            run.undo_again(step)
+        row = run.row()
+    if common.json:
+        print_json(flow_facts(row))
+    else:
+        did = "was settled" if verb == "resolve" else "is being undone again"
+        say(f"step {step} of flow {short(row.id)} {did}; the flow is {row.status}")
+    return exits.OK
+
+
+def flow_facts(row: FlowRow) -> dict[str, Any]:
+    """A flow for ``--json``: the fields that docs/cli.md lists."""
+    return {
+        "id": row.id, "name": row.name, "key": row.key, "status": row.status, "cause": row.cause,
+        "reason": row.reason, "run": row.run, "running": row.running, "failures": row.failures,
+        "created_at": row.created_at, "give_up_at": row.give_up_at, "finished_at": row.finished_at,
+    }  # fmt: skip
+
+
+def step_facts(step: StepRow) -> dict[str, Any]:
+    """A step for ``--json``."""
+    plan = step.spec.plan
+    return {
+        "n": step.n, "name": step.name, "task": plan.task if plan is not None else step.spec.spec.task,
+        "status": step.status, "on": step.condition, "after": step.after, "job": step.job_id,
+        "undo_job": step.undo_job_id, "manual": step.undo.manual if step.undo is not None else None,
+        "note": step.note,
+    }  # fmt: skip
+
+
+def show_flow(run: fanin.FlowRun, mermaid: bool, common: Common) -> int:
+    """Draw the steps of a flow, layer by layer, with their states."""
+    row, steps = run.row(), run.steps()
+    if mermaid:
+        print(_mermaid(steps))
+    elif common.json:
+        print_json(flow_facts(row) | {"steps": [step_facts(step) for step in steps]})
+    else:
+        _draw(console(common), run, row, steps)
+    return exits.OK
+
+
+def layers(steps: list[StepRow]) -> list[list[StepRow]]:
+    """The steps by how many stand before them in a row: those of one layer do not wait for each other."""
+    depth: dict[int, int] = {}
+    left = {step.n: step for step in steps}
+    while left:
+        ready = [step for step in left.values() if all(n in depth for n in step.after)]
+        for step in ready:
+            depth[step.n] = max((depth[n] + 1 for n in step.after), default=0)
+            del left[step.n]
+    found: list[list[StepRow]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for step in steps:
+        found[depth[step.n]].append(step)
+    return found
+
+
+def _draw(screen: Console, run: fanin.FlowRun, row: FlowRow, steps: list[StepRow]) -> None:
+    from rich.markup import escape
+
+    key = f" ({escape(row.key)})" if row.key else ""
+    screen.print(f"[bold]flow {short(row.id)}[/] {escape(row.name)}{key}: {_coloured(row.status)}, run {row.run}")
+    if row.reason:
+        screen.print(f"  {escape(row.reason)}")
+    names = {step.n: step.name for step in steps}
+    for number, layer in enumerate(layers(steps)):
+        if number:
+            screen.print("  │", style="dim")
+        for step in layer:
+            before = " ← " + ", ".join(names[n] for n in step.after) if step.after else ""
+            on = f" if {step.condition}" if step.condition != "ok" else ""
+            screen.print(
+                f"  ├─ [bold]{escape(step.name)}[/] {_coloured(step.status)}{escape(_far(run, step))}"
+                f"[dim]{escape(before + on)}[/]"
+            )
+            for wanted in _wanted(step):
+                screen.print(f"  │     {escape(wanted)}")
+
+
+def _far(run: fanin.FlowRun, step: StepRow) -> str:
+    """How far the job of a step is, where it has more than one part."""
+    if step.job_id is None:
+        return ""
+    progress = run.job(step.name).progress()
+    if progress.total == 1 and step.spec.spec.task != EXPAND:
+        return ""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    return f" {progress.total - progress.remaining}/{progress.total}{failed}"
+
+
+def _wanted(step: StepRow) -> list[str]:
+    if step.status == "manual" and step.undo is not None:
+        return [f"to be undone by a person: {step.undo.manual}"]
+    if step.status == "undo_failed" and step.undo_job_id is not None:
+        return [f"its undo failed: fanin show {short(step.undo_job_id)}, then fanin saga retry or resolve"]
+    return [f"note: {step.note}"] if step.note else []
+
+
+def _mermaid(steps: list[StepRow]) -> str:
+    lines = ["flowchart LR"]
+    for step in steps:
+        name = step.name.replace('"', "'")
+        lines.append(f'    s{step.n}["{name}<br/>{step.status}"]')
+    for step in steps:
+        arrow = "-->" if step.condition == "ok" else f"-- {step.condition} -->"
+        lines += [f"    s{before} {arrow} s{step.n}" for before in step.after]
+    lines += [f"    style s{step.n} fill:{SHAPES.get(step.status, 'salmon')}" for step in steps]
+    return "\n".join(lines)
+
+
+def _list(rows: list[FlowRow], common: Common) -> int:
+    if common.json:
+        print_json([flow_facts(row) for row in rows])
+        return exits.OK
+    if not rows:
+        console(common).print("no flows: app.flow declares them")
+        return exits.OK
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("flow", "name", "key", "state", "steps running", "created", "took"):
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(
+            short(row.id), escape(row.name), escape(row.key or ""), _coloured(row.status),
+            str(row.running) if row.status in FLOW_LIVE else "", moment(row.created_at),
+            span((row.finished_at or time.time()) - row.created_at),
+        )  # fmt: skip
+    console(common).print(table)
+    return exits.OK
+
+
+def _attention(app: fanin.App, limit: int, common: Common) -> int:
+    found = []
+    for row in app.flows("needs_attention", limit):
+        steps = [step for step in app.flow_run(row.id).steps() if step.status in STEP_STUCK]
+        found.append((row, steps))
+    if common.json:
+        print_json([flow_facts(row) | {"steps": [step_facts(step) for step in steps]} for row, steps in found])
+        return exits.OK
+    screen = console(common)
+    if not found:
+        screen.print("no flow waits for a person")
+    for row, steps in found:
+        screen.print(f"flow {short(row.id)} {row.name}: {row.reason or row.cause}", markup=False)
+        for step in steps:
+            for wanted in _wanted(step):
+                screen.print(f"  step {step.name}: {wanted}", markup=False)
+    return exits.OK
+
+
+def _coloured(status: str) -> str:
+    colour = COLOURS.get(status)
+    return f"[{colour}]{status}[/]" if colour else status
+
+
+def _check(verbs: tuple[str, ...], verb: str, name: str | None, limit: int) -> None:
+    if verb not in verbs:
+        raise BadOption(f"{verb!r}: there are {', '.join(verbs)}")
+    if (verb == "list") is not (name is None):
+        raise BadOption(
+            f"{verb}: " + ("the list takes no name" if verb == "list" else "name the flow, by its id or key")
+        )
+    if not 1 <= limit <= 10_000:
+        raise BadOption(f"--limit {limit}: give 1 to 10000")

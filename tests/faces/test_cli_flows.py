@@ -1,0 +1,114 @@
+"""``fanin flows`` and ``fanin saga``, as a person and as a program see them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import fanin
+from fanin.cli import exits, main
+
+
+@pytest.fixture
+def run(app: fanin.App) -> fanin.FlowRun:
+    """A flow of which the last step failed, and which a person has to set right."""
+
+    @app.task(attempts=1)
+    def book(what: str) -> str:
+        if what == "hotel":
+            raise fanin.Permanent("no room")
+        return what
+
+    @app.task
+    def rows(what: str) -> list[int]:
+        return [1, 2, 3]
+
+    @app.task
+    def double(number: int) -> int:
+        return number * 2
+
+    flow = app.flow("trip", key="2026")
+    flight = flow.step(book, "flight", name="flight", undo=fanin.manual("call the airline"))
+    listed = flow.step(rows, "seats", name="rows", after=flight)
+    flow.map(double, listed, name="seats")
+    flow.step(book, "hotel", name="hotel", after="seats")
+    started = flow.start()
+    app.run_worker(until_idle=True)
+    assert started.status == "needs_attention"
+    return started
+
+
+def said(app: fanin.App, capsys: Any, *words: str, code: int = exits.OK) -> str:
+    capsys.readouterr()
+    assert main([*words, "--url", app.url]) == code
+    found = capsys.readouterr()
+    return str(found.out + found.err)
+
+
+def test_flows_are_listed_and_drawn(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
+    assert run.id[:13] in said(app, capsys, "flows")
+    assert "no flows" in said(app, capsys, "flows", "--status", "running")
+    drawn = said(app, capsys, "flows", "show", "2026")
+    assert drawn == said(app, capsys, "show", "2026")
+    lines = [line.strip() for line in drawn.splitlines()]
+    assert lines[0] == f"flow {run.id[:13]} trip (2026): needs_attention, run 1"
+    assert "├─ flight manual" in lines
+    assert "│     to be undone by a person: call the airline" in lines
+    assert "├─ seats nothing_to_undo 3/3 ← rows" in lines
+    assert "├─ hotel nothing_to_undo ← seats" in lines
+
+
+def test_a_flow_is_drawn_for_mermaid_and_for_programs(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
+    drawn = said(app, capsys, "flows", "show", run.id, "--mermaid")
+    assert drawn.startswith("flowchart LR")
+    assert "s1 --> s2" in drawn
+    (listed,) = json.loads(said(app, capsys, "flows", "--json"))
+    shown = json.loads(said(app, capsys, "flows", "show", run.id, "--json"))
+    assert {**listed, "steps": shown["steps"]} == shown
+    assert [step["name"] for step in shown["steps"]] == ["flight", "rows", "seats", "hotel"]
+    assert shown["steps"][0]["manual"] == "call the airline"
+
+
+def test_a_person_settles_what_waits_for_one(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
+    assert "step flight: to be undone by a person: call the airline" in said(app, capsys, "saga")
+    (waiting,) = json.loads(said(app, capsys, "saga", "--json"))
+    assert [step["name"] for step in waiting["steps"]] == ["flight"]
+    assert "was settled" not in said(app, capsys, "saga", "resolve", "2026", "hotel", "--note", "x", code=exits.USAGE)
+    assert "is compensated" in said(app, capsys, "saga", "resolve", "2026", "flight", "--note", "called them")
+    assert "no flow waits for a person" in said(app, capsys, "saga")
+    assert run.steps()[0].note == "called them"
+    said(app, capsys, "saga", "retry", "2026", "flight", code=exits.USAGE)
+    said(app, capsys, "flows", "redrive", "2026", code=exits.USAGE)
+
+
+def test_a_flow_is_stopped_and_run_again(app: fanin.App, capsys: Any) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    flow = app.flow("plain")
+    flow.map(work, [1, 2], name="work")
+    started = flow.start()
+    assert "stopped" in said(app, capsys, "flows", "cancel", started.id, "--reason", "not now")
+    assert (started.status, started.row().reason) == ("cancelled", "not now")
+    said(app, capsys, "flows", "cancel", started.id, code=exits.USAGE)
+    assert json.loads(said(app, capsys, "flows", "redrive", started.id, "--json"))["run"] == 2
+    app.run_worker(until_idle=True)
+    assert list(started.result()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["flows", "draw"], "there are list, show"),
+        (["flows", "show"], "name the flow"),
+        (["flows", "list", "x"], "takes no name"),
+        (["flows", "--limit", "0"], "give 1 to"),
+        (["flows", "show", "nowhere"], "names no flow"),
+        (["saga", "retry", "x"], "name the step"),
+    ],
+)
+def test_wrong_words_are_explained(app: fanin.App, capsys: Any, words: list[str], wrong: str) -> None:
+    assert wrong in said(app, capsys, *words, code=exits.USAGE)
