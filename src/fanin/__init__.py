@@ -52,6 +52,7 @@ from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
     from fanin.aio import AsyncApp, AsyncJob, AsyncOpenJob, AsyncSchedule
+    from fanin.aio_flow import AsyncFlow, AsyncFlowRun
     from fanin.schedule import Schedule
 
 __version__ = "0.1.0"
@@ -59,6 +60,8 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "AsyncApp",
+    "AsyncFlow",
+    "AsyncFlowRun",
     "AsyncJob",
     "AsyncOpenJob",
     "AsyncSchedule",
@@ -121,7 +124,7 @@ def __getattr__(name: str) -> Any:
         from fanin.schedule import Schedule
 
         return Schedule
-    if name in ("AsyncApp", "AsyncJob", "AsyncOpenJob", "AsyncSchedule"):
+    if name.startswith("Async") and name in __all__:
         from fanin import aio
 
         return getattr(aio, name)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from fanin.app import App, check_grows, encoded, encoder, find
+from fanin.aio_flow import AsyncFlow, AsyncFlowRun
+from fanin.app import App, check_grows, encoded, encoder, find, find_flow
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.effects import Effect
 from fanin.domain.errors import BadOption, FaninError, JobFailed, UnknownJob, WaitTimeout
+from fanin.domain.flows import FlowRow
 from fanin.domain.model import NESTED, Failure, Firing, JobRow, NewJob, Progress, ScheduleRow
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
@@ -309,6 +311,34 @@ class AsyncApp:
         )  # fmt: skip
         await self._create(new, Spool([payload], 1), within)
         return AsyncJob(self, new.id, run=run)
+
+    def flow(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+        fail_fast: bool = True,
+        meta: Any = None,
+    ) -> AsyncFlow:
+        """See `App.flow`. Not awaited: nothing is written before `AsyncFlow.start`."""
+        made = self._app.flow(
+            name, key=key, give_up_after=give_up_after, give_up=give_up, fail_fast=fail_fast, meta=meta
+        )
+        return AsyncFlow(self, made)
+
+    async def flow_run(self, name: str) -> AsyncFlowRun:
+        """See `App.flow_run`."""
+        buckets = await asyncio.to_thread(lambda: self.store.buckets)
+        return AsyncFlowRun(self, await self._runner.read(lambda: find_flow(name, buckets)))
+
+    async def flows(self, status: str | None = None, limit: int = 20) -> list[FlowRow]:
+        """See `App.flows`."""
+        return await asyncio.to_thread(self._app.flows, status, limit)
+
+    def _job(self, job_id: str, run: bool) -> AsyncJob:
+        return AsyncJob(self, job_id, run=run)
 
     async def job(self, name: str) -> AsyncJob:
         """See `App.job`."""

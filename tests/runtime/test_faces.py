@@ -22,14 +22,21 @@ def public(kind: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("sync", "twin"), [(fanin.App, fanin.AsyncApp), (fanin.Job, fanin.AsyncJob), (fanin.Schedule, fanin.AsyncSchedule)]
+    ("sync", "twin"),
+    [
+        (fanin.App, fanin.AsyncApp),
+        (fanin.Job, fanin.AsyncJob),
+        (fanin.Schedule, fanin.AsyncSchedule),
+        (fanin.Flow, fanin.AsyncFlow),
+        (fanin.FlowRun, fanin.AsyncFlowRun),
+    ],
 )
 def test_the_async_twin_has_the_same_names_and_parameters(sync: type, twin: type) -> None:
     ours, theirs = public(sync), public(twin)
     attributes = {"store", "tasks", "effects", "schedules", "max_parts"}  # of the instance in App
     assert set(ours) - set(theirs) == set()
     assert set(theirs) - set(ours) <= attributes
-    for name in [*ours, *(["__init__"] if sync is not fanin.Schedule else [])]:
+    for name in [*ours, *(["__init__"] if sync not in (fanin.Schedule, fanin.Flow) else [])]:
         one, other = getattr(sync, name), getattr(twin, name)
         if isinstance(one, property):
             assert isinstance(other, property), name

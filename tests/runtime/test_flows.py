@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -318,3 +319,46 @@ def test_a_step_that_is_named_twice_is_refused(app: fanin.App, t: Any) -> None:
     flow.step(t.note, "y", name="two", after=[one, "one"])
     with pytest.raises(fanin.BadOption, match="name each step once"):
         flow.start()
+
+
+def test_the_async_flow_does_what_the_other_does(migrated_url: str) -> None:
+    app = fanin.AsyncApp(migrated_url)
+
+    @app.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    @app.task
+    def total(numbers: fanin.Joined[int]) -> int:
+        return sum(numbers)
+
+    @app.task
+    def fails(number: int) -> None:
+        raise fanin.Permanent("no")
+
+    async def all_of_it() -> None:
+        flow = app.flow("numbers", key="n")
+        flow.step(total, after=flow.map(double, [1, 2, 3]))
+        run = await flow.start(run=True)
+        assert await run.result(timeout=90) == 12
+        assert await run.status == "completed"
+        assert [step.status for step in await run.steps()] == ["done", "done"]
+        assert (await app.flow_run("n")) == run
+        assert [row.id for row in await app.flows()] == [run.id]
+        assert sorted([result async for result in (await run.job("double")).results()]) == [2, 4, 6]
+        assert len([job async for job in run.jobs()]) == 2
+        assert not await run.cancel()
+        other = app.flow("bad")
+        done = other.map(double, [1], name="done", undo=fanin.manual("take it back"))
+        other.step(fails, 1, after=done, attempts=1)
+        bad = await (await other.start(run=True)).wait(90)
+        assert await bad.status == "needs_attention"
+        with pytest.raises(fanin.NotAllowedNow):
+            await bad.undo_again("done")
+        with pytest.raises(fanin.NotAllowedNow):
+            await bad.redrive()
+        await bad.resolve("done", "taken back")
+        assert await bad.status == "compensated"
+        await app.close()
+
+    asyncio.run(all_of_it())

@@ -1,0 +1,153 @@
+"""`Flow` and `FlowRun` for programs on an event loop: the same names and parameters, awaited where something is read or
+written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import WaitTimeout
+from fanin.domain.flows import FlowRow, StepRow
+from fanin.flow import Flow, FlowRun, Manual, Step
+from fanin.job import LATEST_SECONDS, SOONEST_SECONDS
+from fanin.protocol import flow
+from fanin.runtime.task import Task
+
+if TYPE_CHECKING:
+    from fanin.aio import AsyncApp, AsyncJob
+
+
+class AsyncFlow:
+    """See `Flow`. Declaring steps writes nothing, so it is not awaited."""
+
+    def __init__(self, app: AsyncApp, made: Flow) -> None:
+        self._app = app
+        self._sync = made
+        self.name = made.name
+        self.key = made.key
+
+    def step(
+        self,
+        task: Task[..., Any],
+        *args: Any,
+        name: str | None = None,
+        after: Step | str | Sequence[Step | str] = (),
+        on: str = "ok",
+        undo: Task[..., Any] | Manual | None = None,
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        give_up_after: Duration | None = None,
+    ) -> Step:
+        """See `Flow.step`."""
+        return self._sync.step(
+            task, *args, name=name, after=after, on=on, undo=undo, attempts=attempts, queue=queue, priority=priority,
+            give_up_after=give_up_after,
+        )  # fmt: skip
+
+    def map(
+        self,
+        task: Task[..., Any],
+        items: Step | Iterable[Any],
+        *,
+        name: str | None = None,
+        after: Step | str | Sequence[Step | str] = (),
+        on: str = "ok",
+        undo: Task[..., Any] | Manual | None = None,
+        tolerate: int | str | None = None,
+        fail_fast: bool | None = None,
+        sample: int | None = None,
+        quorum: int | None = None,
+        attempts: int | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        give_up_after: Duration | None = None,
+        give_up: str = "abandon",
+    ) -> Step:
+        """See `Flow.map`."""
+        return self._sync.map(
+            task, items, name=name, after=after, on=on, undo=undo, tolerate=tolerate, fail_fast=fail_fast,
+            sample=sample, quorum=quorum, attempts=attempts, queue=queue, priority=priority,
+            give_up_after=give_up_after, give_up=give_up,
+        )  # fmt: skip
+
+    async def start(self, *, within: Any = None, run: bool = False) -> AsyncFlowRun:
+        """See `Flow.start`. within: a ``psycopg.AsyncConnection`` on PostgreSQL."""
+        new = await asyncio.to_thread(self._sync._new)
+        if within is None:
+            await self._app._runner.run(lambda: flow.create(new))
+        else:
+            await self._app._runner.run_in(within, flow.create(new))
+        return AsyncFlowRun(self._app, new.id, run=run)
+
+
+class AsyncFlowRun:
+    """See `FlowRun`."""
+
+    def __init__(self, app: AsyncApp, flow_id: str, run: bool = False) -> None:
+        self._app = app
+        self._run = run
+        self._sync = FlowRun(app._app, flow_id, run=run)
+        self.id = flow_id
+
+    async def row(self) -> FlowRow:
+        return await asyncio.to_thread(self._sync.row)
+
+    @property
+    def status(self) -> Any:
+        """Awaited: ``await run.status``."""
+        return self._status()
+
+    async def _status(self) -> str:
+        return (await self.row()).status
+
+    async def steps(self) -> list[StepRow]:
+        return await asyncio.to_thread(self._sync.steps)
+
+    async def job(self, step: str) -> AsyncJob:
+        return self._app._job((await asyncio.to_thread(self._sync.job, step)).id, self._run)
+
+    async def jobs(self) -> AsyncIterator[AsyncJob]:
+        for one in await asyncio.to_thread(lambda: list(self._sync.jobs())):
+            yield self._app._job(one.id, False)
+
+    async def wait(self, timeout: Duration | None = None) -> AsyncFlowRun:
+        if self._run:
+            await asyncio.to_thread(self._sync.wait, timeout)
+            return self
+        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        pause = SOONEST_SECONDS
+        while not (found := await self.row()).ended:
+            if limit is not None and time.monotonic() >= limit:
+                raise WaitTimeout(f"flow {self.id} is {found.status} after the time given; it goes on")
+            await asyncio.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
+            pause = min(pause * 1.3, LATEST_SECONDS)
+        return self
+
+    async def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
+        await self.wait(timeout)
+        return await asyncio.to_thread(self._sync.result, step)
+
+    async def cancel(self, reason: str | None = None) -> bool:
+        return await asyncio.to_thread(self._sync.cancel, reason)
+
+    async def redrive(self, give_up_after: Duration | None = None) -> int:
+        return await asyncio.to_thread(self._sync.redrive, give_up_after)
+
+    async def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False) -> None:
+        await asyncio.to_thread(lambda: self._sync.resolve(step, note, nothing_to_undo=nothing_to_undo))
+
+    async def undo_again(self, step: str) -> None:
+        await asyncio.to_thread(self._sync.undo_again, step)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncFlowRun) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<AsyncFlowRun {self.id}>"
