@@ -404,7 +404,11 @@ def test_a_bucket_that_cannot_be_written_does_not_hold_up_what_was_settled_in_an
 
     with application(pg_url) as app:
         store = EverySecondFails(open_store(pg_url))
-        holder: Any = type("Holder", (), {"store": store, "tasks": app.tasks, "url": app.url})()
+        holder: Any = type(
+            "Holder",
+            (),
+            {"store": store, "tasks": app.tasks, "url": app.url, "schedules": app.schedules, "effects": app.effects},
+        )()
         jobs = [app.map(app.tasks["square"], range(30)) for _ in range(6)]
         assert {app.store.bucket(job.id) for job in jobs} == {0, 1}
         store.on = True
@@ -424,6 +428,7 @@ def quick(x: int) -> int:
     return x
 @app.task(name="slow", attempts=1)
 def slow(x: int) -> int:
+    open(f"begun-{x}", "w").close()
     while not os.path.exists(f"go-{x}"):
         time.sleep(0.01)
     return x
@@ -453,6 +458,7 @@ def test_sigterm_drains_the_command_and_costs_no_attempt(app: fanin.App, migrate
     try:
         running = f"SELECT idx FROM {{part}} WHERE job_id = '{job.id}' AND status = 'running'"
         until(lambda: len(execute(app.store, running)) == 2, "two are running")
+        until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, "two handlers have begun")
         process.terminate()
         (tmp_path / "go-0").touch()
         until(lambda: job.progress().succeeded == 1, "the first ends within the grace")

@@ -201,7 +201,10 @@ def test_F080_the_pragmas_hold_on_every_connection(store: SqliteStore) -> None:
     assert found == [expected] * 12
     job_id = make(store, 3)
     with pytest.raises(apsw.ConstraintError):
-        store.connect().execute("INSERT INTO fanin_job_stripe VALUES (0, 'nobody', 0, 0, 0, 0, 0, 0, 1, 0, 0)")
+        store.connect().execute(
+            "INSERT INTO fanin_job_stripe (bucket, job_id, stripe, created, remaining, succeeded, failed, abandoned, "
+            "sealed, closed, judged) VALUES (0, 'nobody', 0, 0, 0, 0, 0, 0, 1, 0, 0)"
+        )
     assert part(store, job_id, 2)["status"] == "pending"
 
 

@@ -209,7 +209,11 @@ def test_reports_outlive_a_database_that_is_away_and_none_is_said_twice(app: fan
 
     job = app.map(work, range(8))
     flaky = Flaky(app.store)
-    holder: Any = type("Holder", (), {"store": flaky, "tasks": app.tasks, "url": app.url})()
+    holder: Any = type(
+        "Holder",
+        (),
+        {"store": flaky, "tasks": app.tasks, "url": app.url, "schedules": app.schedules, "effects": app.effects},
+    )()
     listener = lambda report, answer: heard.append((report.claim.idx, answer.verdict.value))  # noqa: E731
     with working(holder, concurrency=4, on_part=listener):
         until(lambda: len(calls) >= 4, "four are running")

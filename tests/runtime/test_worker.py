@@ -93,7 +93,7 @@ def test_a_thread_learns_that_its_lease_is_gone_and_its_result_is_refused(
         finish_for_rival(app, job, 0, 2, "99")
     assert seen == ["LeaseLost", "LeaseLost"]
     assert list(job.results()) == [99]
-    assert [(e["what"], e["attempt"]) for e in job.history()] == [("refused", 1)]
+    assert [(e["what"], e["attempt"]) for e in job.history()] == [("stopped", 1), ("refused", 1)]
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 

@@ -245,6 +245,8 @@ def _is_joined(annotation: Any) -> bool:
 
 
 def _to_json(value: Any) -> Any:
+    if isinstance(value, str):  # of a class of its own, such as `Part.idempotency_key`
+        return str.__str__(value)
     dump = getattr(value, "model_dump", None)  # pydantic, when the user has it
     if callable(dump):
         return dump(mode="json")
