@@ -290,7 +290,7 @@ class Rules:
         return []
 
     born_create_stripe = born_create_part = _nothing
-    finish_log_attempts = born_ring = redrive_ring = _nothing
+    finish_log_attempts = born_ring = redrive_ring = lease_log_stopped = deeds_write_down = _nothing
 
     # close
 
@@ -358,7 +358,7 @@ class Rules:
     def redrive_standing(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         view.lock(("job",))
         row = view.job()
-        return [("failed" if "redrive.status" in self.missing else row[STATUS], row[RUN], "q")]
+        return [("failed" if "redrive.status" in self.missing else row[STATUS], row[RUN], "q", None, None)]
 
     def redrive_count_ended(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return [(len(self._ended(view)),)]

@@ -105,7 +105,7 @@ HISTORY: dict[str, tuple[str, str]] = {
         "SELECT job_id, idx, old, new, old_attempt, new_attempt FROM fanin.witness WHERE what = 'part' AND "
         "new_attempt - old_attempt NOT IN ("
         "CASE WHEN new = 'running' OR old = 'pending' AND new IN ('succeeded', 'failed') THEN 1 ELSE 0 END, "
-        "CASE WHEN new IN ('running', 'succeeded', 'failed') THEN 1 ELSE 0 END)",
+        "CASE WHEN old IN ('pending', 'running') AND new IN ('running', 'succeeded', 'failed') THEN 1 ELSE 0 END)",
     ),
 }
 """Name to (sentence, query over the witness)."""
