@@ -19,11 +19,8 @@ _NO_OUTCOME = (
     "guard of this statement refuses it."
 )
 
-_LOCKS_MORE = "It only locks more parts than are written; the writes that follow ask the same of each part again."
 
 EQUIVALENT: dict[str, str] = {
-    "pause.lock_portion: status = 'pending' (PostgreSQL)": _LOCKS_MORE,
-    "pause.lock_portion: status = 'pending' (SQLite)": _LOCKS_MORE,
     "close.standing: FOR NO KEY UPDATE (PostgreSQL)": _ALL_STRIPES,
     "redrive.standing: FOR NO KEY UPDATE (PostgreSQL)": _ALL_STRIPES,
     "close.sweep_parts: p.status IN ('pending', 'running') (PostgreSQL)": _SAME_VERSION,

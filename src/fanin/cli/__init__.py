@@ -130,9 +130,10 @@ def _run(name: str, tokens: list[str]) -> int:
     extra: dict[str, Any] = {}
     if name == "map":
         tokens, extra["command"], extra["inputs"] = module.split_command_line(tokens)
+    usage = getattr(module, f"{name.upper()}_USAGE", None) or getattr(module, "USAGE", None)
     app = App(
         name=f"fanin {name}", version_flags=(), help_flags=(), help_format="plaintext", result_action="return_value",
-        usage=f"Usage: {module.USAGE}" if hasattr(module, "USAGE") else None,
+        usage=f"Usage: {usage}" if usage else None,
     )  # fmt: skip
     app.default(getattr(module, command.function))
     if "--help" in tokens or "-h" in tokens:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fanin.domain.flows import FlowRow, StepRow
 
 USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
+SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|retry FLOW STEP"
 VERBS = ("list", "show", "cancel", "redrive")
 SAGA_VERBS = ("list", "resolve", "retry")
 COLOURS = {

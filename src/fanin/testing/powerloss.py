@@ -259,4 +259,4 @@ def fingerprint(connection: apsw.Connection) -> bytes:
 def _rows(connection: apsw.Connection) -> Iterator[tuple[Any, ...]]:
     for table in TABLES:
         yield (table,)
-        yield from connection.execute(f"SELECT * FROM fanin_{table} ORDER BY 1, 2, 3, 4, 5")
+        yield from sorted(connection.execute(f"SELECT * FROM fanin_{table}"), key=repr)
