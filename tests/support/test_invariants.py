@@ -40,7 +40,7 @@ def run(tmp_path: Path, mark: str) -> tuple[int, str]:
 def test_a_broken_invariant_fails_the_test_that_left_it(tmp_path: Path) -> None:
     status, said = run(tmp_path, mark="")
     assert status == 1
-    assert "Every part belongs to a stripe of its job." in said
+    assert "Every part belongs to a stripe of its job" in said
     assert "no-such-job" in said
 
 
