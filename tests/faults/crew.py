@@ -159,7 +159,7 @@ class Crew:
 
 def main(url: str, folder: str, name: str, skew: str, concurrency: str, tends: str) -> None:
     if not int(tends):
-        upkeep.PERIOD_SECONDS = 3600.0
+        upkeep.PERIOD_SECONDS = upkeep.REST_SECONDS = 3600.0
     if float(skew):
         true_time = time.time
         time.time = lambda: true_time() + float(skew)

@@ -53,3 +53,19 @@ def test_it_goes_on_after_what_a_step_asks_for_or_as_always(answer: Callable[[],
 def test_a_sweep_without_outputs_writes_nothing(app: fanin.App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(app.store), "run", lambda *_: pytest.fail("idle workers would all write"))
     assert sweeper.sweep(app.store) == sweeper.Swept()
+
+
+def test_it_can_be_stirred_and_ended_in_a_long_pause() -> None:
+    steps = threading.Semaphore(0)
+
+    def step() -> float:
+        steps.release()
+        return HOUR
+
+    background = Background("upkeep", step, every=HOUR, first=HOUR)
+    background.start()
+    for _ in range(2):
+        background.stir()
+        assert steps.acquire(timeout=90)
+    background.close()
+    assert not any(thread.name == "fanin-upkeep" for thread in threading.enumerate())

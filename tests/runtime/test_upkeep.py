@@ -49,3 +49,19 @@ def test_workers_go_on_with_a_pause_whose_operator_died(app: fanin.App) -> None:
         assert found[0]["n"] == ready
         assert rounds <= 2
     assert job.cancel()
+
+
+def test_it_looks_less_often_where_nothing_waits_until_a_worker_claims(app: fanin.App) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    tending = upkeep.Upkeep(app.store, lambda: None)
+    tending.working()
+    early = tending.background.stirred
+    assert not early, "it has not looked yet: it will"
+    assert tending.step() > upkeep.PERIOD_SECONDS
+    tending.working()
+    assert tending.background.stirred
+    app.map(work, [1], delay=60)
+    assert tending.step() <= upkeep.PERIOD_SECONDS

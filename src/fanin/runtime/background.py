@@ -27,20 +27,34 @@ class Background:
         self._first = first
         self.closing = threading.Event()
         """Set when it is to end: a step that takes long looks at it."""
+        self._stirring = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"fanin-{name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def stir(self) -> None:
+        """Step now, whatever was to be waited for."""
+        self._stirring.set()
+
+    @property
+    def stirred(self) -> bool:
+        return self._stirring.is_set()
+
     def close(self) -> None:
         """Stop; waits for a step under way, but not for ever."""
         self.closing.set()
+        self._stirring.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         pause = self._first
-        while not self.closing.wait(pause):
+        while True:
+            self._stirring.wait(pause)
+            if self.closing.is_set():
+                return
+            self._stirring.clear()
             pause = self._every
             try:
                 wanted = self._step()

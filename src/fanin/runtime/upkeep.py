@@ -21,6 +21,7 @@ from fanin.stores.base import Store
 log = logging.getLogger("fanin")
 
 PERIOD_SECONDS = 1.0
+REST_SECONDS = 2.5
 SOONEST_SECONDS = 0.02
 
 
@@ -92,23 +93,40 @@ def _done(store: Store, job_id: str, factory: TxnFactory[int]) -> bool:
 
 
 class Upkeep:
-    """`once`, about every second, and exactly when the next part comes due. ``found`` wakes the worker."""
+    """`once`, about every second, and exactly when the next part comes due. ``found`` wakes the worker.
+
+    Where nothing waits for a moment, not even a lease, it looks less often, so that idle workers cost the database
+    little; a worker that claims parts says so to `working`.
+    """
 
     def __init__(self, store: Store, found: Callable[[], None]) -> None:
         self._store = store
         self._found = found
+        self._resting = False
+        self.background = Background("upkeep", self.step, every=PERIOD_SECONDS, first=random.uniform(0, 0.2))
 
-    def background(self) -> Background:
-        return Background("upkeep", self.step, every=PERIOD_SECONDS, first=random.uniform(0, 0.2))
+    def working(self) -> None:
+        """There is something that comes due now: a lease."""
+        if self._resting:
+            self._resting = False
+            self.background.stir()
 
     def step(self) -> float:
         """One round over all buckets. Returns the seconds until the next."""
-        pause = PERIOD_SECONDS * random.uniform(0.7, 1.0)
+        self._resting = False
+        share = random.uniform(0.7, 1.0)
+        pause = PERIOD_SECONDS * share
+        quiet = True
         for bucket in range(self._store.buckets):
             look = self._store.read(lambda: lease.look(bucket))
             if tend(self._store, bucket, look):
                 self._found()
+                quiet = False
                 look = self._store.read(lambda: lease.look(bucket))
             if look.soonest is not None:
+                quiet = False
                 pause = min(pause, max(look.soonest, SOONEST_SECONDS))
+        if quiet:
+            self._resting = True
+            return REST_SECONDS * share
         return pause

@@ -149,8 +149,9 @@ class Worker:
         if not self._patiently():
             return False
         self._heart = Heart(self.store, lambda: list(self._held.values()), self._stop_work, self._overdue, self.name)
+        self._upkeep = Upkeep(self.store, self._wake)
         self._tending = [
-            Upkeep(self.store, self._wake).background(),
+            self._upkeep.background,
             sweeper.background(self.store),
             *schedulers(self.store, self._schedules, self._wake),
         ]
@@ -294,6 +295,8 @@ class Worker:
                 claimed += claims
                 for claim in claims:
                     self._begin(claim, sent)
+                if claims:
+                    self._upkeep.working()
                 for report, answer in answers:
                     self._settle(report, answer)
         except Unavailable:
