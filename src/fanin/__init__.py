@@ -51,8 +51,7 @@ from fanin.runtime.part import Part, current
 from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
-    from fanin.aio import AsyncApp, AsyncJob, AsyncOpenJob, AsyncSchedule
-    from fanin.aio_flow import AsyncFlow, AsyncFlowRun
+    from fanin.aio import AsyncApp, AsyncFlow, AsyncFlowRun, AsyncJob, AsyncOpenJob, AsyncSchedule
     from fanin.schedule import Schedule
 
 __version__ = "0.1.0"

@@ -651,14 +651,6 @@ def cancel_effects(stage: Stage) -> TxnFactory[int]:
     return lambda: effect.cancel(BUCKET, job_id)
 
 
-@row("effect.reverse", "one that is done")
-def reverse_effect(stage: Stage) -> TxnFactory[bool]:
-    job_id = wanted(stage, "idempotent")
-    done = effect.Said(stage.called("idempotent"), "mark", response="1")
-    stage.store.run(lambda: effect.settle(BUCKET, [done]))
-    return lambda: effect.reverse(BUCKET, (job_id, 0, "idempotent"), "undone")
-
-
 # Schedules.
 
 

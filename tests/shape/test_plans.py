@@ -141,7 +141,6 @@ def hot(job_id: str) -> list[Statement]:
         advance.SQL.settle_step(bucket=0, flow_id=FLOW, n=5, status="manual"),
         advance.SQL.took_effect(bucket=0, job_id=job_id),
         advance.SQL.family(bucket=0, job_id=job_id),
-        advance.SQL.cancel_effects(bucket=0, job_id=job_id),
         advance.SQL.restless(bucket=0, job_id=job_id),
         advance.SQL.unsure(bucket=0, job_id=job_id),
         flow.SQL.overdue_flows(bucket=0, limit=100),

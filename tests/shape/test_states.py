@@ -44,9 +44,9 @@ from fanin.domain.states import (
     STEP_UNDONE,
     Edge,
 )
-from fanin.protocol import close, deeds, effect, flow, lease, outbox, outputs, redrive, repair, skip, steps
+from fanin.protocol import advance, close, deeds, effect, flow, lease, outbox, outputs, redrive, repair, skip, steps
 from fanin.protocol.effect import Call
-from fanin.protocol.steps import Query
+from fanin.protocol.steps import Query, Rows, Txn
 from fanin.stores import migrate
 from fanin.stores.base import Store
 from tests.protocol import flows
@@ -169,8 +169,6 @@ WRITES: dict[str, tuple[str, set[str]]] = {
     "effect.settle_by_hand": ("effect", {"settle"}),
     "effect.retry_effects": ("effect", {"retry"}),
     "effect.cancel_effects": ("effect", {"cancel"}),
-    "effect.reverse_effect": ("effect", {"reverse"}),
-    "advance.cancel_effects": ("effect", {"cancel"}),
     "advance.reverse_effects": ("effect", {"reverse"}),
     "advance.save_flow": ("flow", {"stop", "finish", "undo", "resolve", "retry"}),
     "flow.reopen_flow": ("flow", {"redrive"}),
@@ -444,11 +442,14 @@ def walk_effects(store: Store) -> None:
         (one,) = called(store, name, seconds=seconds)
         return one
 
+    def reverse() -> Txn[Rows]:
+        return (yield advance.SQL.reverse_effects(bucket=0, job_id=job_id, by_hand=True))
+
     call("calls again", 0.0)
     said(store, call("calls again"), "mark")
     said(store, waits := call("waits"), "refuse")
     said(store, waits, "mark")
-    assert store.run(lambda: effect.reverse(0, waits.where))
+    assert store.run(reverse) == [(0,)]
     said(store, late := call("late"), "refuse", final=True)
     said(store, late, "mark")
     other = make(store, 1)

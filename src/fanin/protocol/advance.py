@@ -18,6 +18,7 @@ from fanin.domain import flows, identity, limits
 from fanin.domain.flows import EXPAND, StepSpec, Undo
 from fanin.domain.model import Spec
 from fanin.domain.states import FLOW_LIVE
+from fanin.protocol import effect
 from fanin.protocol.born import Born
 from fanin.protocol.steps import Room, Row, Txn, one
 
@@ -112,7 +113,7 @@ def undo_next(flow: Flow) -> Txn[None]:
         undo = msgspec.json.decode(text, type=Undo) if text else None
         something = False
         for found in (yield from family(flow.bucket, job_id)):
-            yield SQL.cancel_effects(bucket=flow.bucket, job_id=found)  # before it is looked what has been called
+            yield from effect.cancel(flow.bucket, found)  # before it is looked what has been called
             something |= one((yield SQL.took_effect(bucket=flow.bucket, job_id=found)))[0]
         status = "nothing_to_undo"
         if undo is not None and something:

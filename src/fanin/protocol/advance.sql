@@ -120,13 +120,6 @@ SELECT idx, name, status FROM fanin.effect WHERE bucket = :bucket
 -- The jobs that parts of a job ended with, or were to end with.
 SELECT id, waiter_idx FROM fanin.job WHERE bucket = :bucket AND waiter_id = :job_id ORDER BY waiter_idx, depth, id;
 
--- name: cancel_effects
--- What nobody has called yet is not called any more.
-UPDATE fanin.effect AS e SET status = 'cancelled', settled_at = fanin.clock()
-WHERE e.bucket = :bucket AND e.status = 'registered' AND NOT e.doubtful
-    AND e.job_id = :job_id
-RETURNING e.idx;
-
 -- name: reverse_effects
 -- What was done has been undone: by the undo of parts that succeeded, or all of it by a person.
 UPDATE fanin.effect AS e SET status = 'reversed', settled_at = fanin.clock()

@@ -228,12 +228,6 @@ def cancel(bucket: int, job_id: str) -> Txn[int]:
     return len((yield SQL.cancel_effects(bucket=bucket, job_id=job_id)))
 
 
-def reverse(bucket: int, where: Key, note: str | None = None) -> Txn[bool]:
-    """Note that a compensation has undone an effect. False if it is not one that is done."""
-    job_id, idx, name = where
-    return bool((yield SQL.reverse_effect(bucket=bucket, job_id=job_id, idx=idx, name=name, note=note)))
-
-
 def find(bucket: int, where: Key) -> Txn[tuple[str, str] | None]:
     """(state, request) of one effect."""
     job_id, idx, name = where

@@ -248,12 +248,6 @@ UPDATE fanin.effect AS e SET status = 'cancelled', settled_at = fanin.clock()
 WHERE e.bucket = :bucket AND e.job_id = :job_id AND e.status = 'registered' AND NOT e.doubtful
 RETURNING e.idx, e.name;
 
--- name: reverse_effect
--- A compensation has undone what was done.
-UPDATE fanin.effect AS e SET status = 'reversed', settled_at = fanin.clock(), note = :note
-WHERE e.bucket = :bucket AND e.job_id = :job_id AND e.idx = :idx AND e.name = :name AND e.status = 'done'
-RETURNING e.name;
-
 -- name: of_job
 -- A page of a job's effects, by part and name.
 SELECT e.job_id, e.idx, e.name, e.mode, e.status, e.relayed, e.doubtful, e.attempt, e.calls, e.calls_allowed, e.due_at,

@@ -61,7 +61,7 @@ class FanOut(msgspec.Struct, frozen=True):
         """See `Part.fan_out`. Raises `BadOption`."""
         rank = task.priority if priority is None else check_priority(priority)
         return FanOut(
-            payloads=(task.signature.encode_item(item, n) for n, item in enumerate(items)),
+            payloads=task.signature.encode_items(items),
             task=task.name,
             queue=task.queue if queue is None else check_name(queue, "queue"),
             attempts=task.attempts if attempts is None else check_attempts(attempts),

@@ -17,7 +17,8 @@ from fanin.protocol import flow
 from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
-    from fanin.aio import AsyncApp, AsyncJob
+    from fanin.aio.app import AsyncApp
+    from fanin.aio.job import AsyncJob
 
 
 class AsyncFlow:
