@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from tests.support.databases import SQLITE, migrate_database, postgres_flavours, schema_of_its_own
+from tests.support.databases import SQLITE, migrate_database, postgres_flavours
 from tests.support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.postgres import RUN_VARIABLE, Guard, Server, own_server, shared_server
 from tests.support.races_line import RacesLine
+from tests.support.schemas import schema_of_its_own
 from tools import guards
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import apsw
 import psycopg
 
 from fanin import fence, inbox
-from tests.support.databases import schema_of_its_own
 from tests.support.postgres import Server
+from tests.support.schemas import schema_of_its_own
 
 LEDGER = "CREATE TABLE IF NOT EXISTS ledger (what text NOT NULL)"
 Change = Callable[[Any], None]

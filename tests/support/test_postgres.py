@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.databases import drop_schema, schema_of_its_own
 from tests.support.postgres import Server, own_server
+from tests.support.schemas import discard, make, schema_of_its_own
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,7 @@ def test_a_transaction_left_open_is_reported_and_does_not_block_the_others(pg_se
     leaky.execute("CREATE TABLE t_leaky.t (x int)")
     leaky.commit()
     leaky.execute("SELECT * FROM t_leaky.t")
-    assert drop_schema(pg_server, "t_leaky") == ["idle in transaction: SELECT * FROM t_leaky.t"]
+    assert discard(pg_server.url(), "t_leaky") == ["idle in transaction: SELECT * FROM t_leaky.t"]
     leaky.close()
 
 
@@ -90,3 +90,34 @@ def test_no_server_outlives_a_process_that_was_killed(pg_server: Server) -> None
     assert not Path(directory).exists()
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
+
+
+def _tables_of(url: str) -> int:
+    with psycopg.connect(url.partition("?")[0]) as connection:
+        schema = url.rpartition("=")[2]
+        found = connection.execute(f"SELECT '\"{schema}\".job'::regclass::oid").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_emptied_tables_get_a_new_name_and_changed_ones_are_dropped(pg_server: Server) -> None:
+    made = []
+    for change in (
+        "INSERT INTO {}.leftover VALUES (0, gen_random_uuid(), true, 0)",
+        "SELECT 1",
+        "UPDATE {}.setting SET value = '7'",
+        "ALTER TABLE {}.job ALTER COLUMN reason SET STATISTICS 7",
+        "DROP INDEX {}.part_orphaning",
+        "ANALYZE {}.setting",
+        "SELECT 1",
+    ):
+        with schema_of_its_own(pg_server) as schema:
+            url = pg_server.url(schema)
+            make(url)
+            made.append(_tables_of(url))
+            with psycopg.connect(pg_server.url(), autocommit=True) as connection:
+                for table in ("leftover", "job", "part", "outbox"):
+                    assert connection.execute(f'SELECT count(*) FROM "{schema}".{table}').fetchone() == (0,)
+                connection.execute(change.format(f'"{schema}"'))
+    assert made[0] == made[1] == made[2]
+    assert len(set(made)) == 5
