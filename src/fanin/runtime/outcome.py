@@ -29,7 +29,7 @@ _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
 """What another attempt would meet again."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """``verb`` as in `fanin.domain.model.Report`, or ``lost`` when the handler stopped because it lost its lease, or
     ``waits`` when the part waits for a job of its own."""
 

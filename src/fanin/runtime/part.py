@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,16 +32,19 @@ _current: contextvars.ContextVar[Part | None] = contextvars.ContextVar("fanin_pa
 class Part:
     """The part that the running handler works on. Valid until the handler returns."""
 
+    # One is made for each part: what only some handlers need is made when they ask.
+    __slots__ = ("_called", "_children", "_claim", "_intents", "_lease", "_lost", "_spawns", "_store", "_task")
+
     def __init__(self, claim: Claim, lease_seconds: float, store: Store, task: Task[..., Any] | None = None) -> None:
         self._claim = claim
         self._lease = lease_seconds
         self._store = store
-        self._spawns = Spawns(claim, task, store)
+        self._task = task
         self._lost = False
-        self._children = itertools.count()
-        self._effects: Handlers = task.effects if task is not None else {}
-        self._intents: dict[str, Intent] = {}
-        self._called: set[str] = set()
+        self._children = 0
+        self._spawns: Spawns | None = None
+        self._intents: dict[str, Intent] | None = None
+        self._called: frozenset[str] = frozenset()
 
     @property
     def store(self) -> Store:
@@ -141,6 +143,8 @@ class Part:
         Raises `BadOption` if the job does not grow, `LimitExceeded` past its width or for too many without ``now``,
         `BadPayload`, `LeaseLost`. A width that is found to be passed at the commit fails the part for good.
         """
+        if self._spawns is None:
+            self._spawns = Spawns(self._claim, self._task, self._store)
         if not now:
             self._spawns.add(items, key)
             return None
@@ -165,10 +169,13 @@ class Part:
         Raises `BadOption`, `BadPayload`, `LimitExceeded`, `KeyConflict` (the name stands for another request of this
         part), `LeaseLost`; with ``now`` also `EffectFailed` and `EffectUnknown`.
         """
-        intent = intended(self._effects, name, request, mode)
+        handlers: Handlers = {} if self._task is None else self._task.effects
+        intent = intended(handlers, name, request, mode)
         if now:
-            self._called.add(name)
-            return call_now(self._store, self._effects, self._claim, intent, self._lose)
+            self._called |= {name}
+            return call_now(self._store, handlers, self._claim, intent, self._lose)
+        if self._intents is None:
+            self._intents = {}
         standing = self._intents[name].request if name in self._intents else self._named_before(name)
         if standing is not None and not same_request(standing, intent.request):
             raise KeyConflict(
@@ -217,12 +224,13 @@ def running_part() -> Part | None:
 
 def next_child_id(part: Part) -> str:
     """The id of the next job without a key that the handler of ``part`` makes."""
-    return identity.child_id(part.job_id, part.idx, next(part._children))
+    part._children += 1
+    return identity.child_id(part.job_id, part.idx, part._children - 1)
 
 
 def intents_of(part: Part) -> tuple[Intent, ...]:
     """What the handler wants done if its result is accepted."""
-    return tuple(part._intents.values())
+    return () if part._intents is None else tuple(part._intents.values())
 
 
 def enter(part: Part) -> contextvars.Token[Part | None]:
@@ -235,7 +243,7 @@ def leave(token: contextvars.Token[Part | None]) -> None:
 
 def spawns_of(part: Part) -> tuple[growth.Item, ...]:
     """The parts that come with the commit of ``part``."""
-    return tuple(part._spawns.items)
+    return () if part._spawns is None else tuple(part._spawns.items)
 
 
 def hand_over(own: Part, value: FanOut) -> tuple[Nested, str]:
@@ -243,7 +251,7 @@ def hand_over(own: Part, value: FanOut) -> tuple[Nested, str]:
 
     Raises what `fanout.hand_over` and `Part.spawn` raise.
     """
-    for added in own._spawns.flush():
+    for added in own._spawns.flush() if own._spawns is not None else ():
         if added is None:
             own._lose()
     return fanout.hand_over(value, own._claim, own._store)
