@@ -449,7 +449,7 @@ def walk_effects(store: Store) -> None:
     said(store, call("calls again"), "mark")
     said(store, waits := call("waits"), "refuse")
     said(store, waits, "mark")
-    assert store.run(reverse) == [(0,)]
+    assert len(store.run(reverse)) == 3
     said(store, late := call("late"), "refuse", final=True)
     said(store, late, "mark")
     other = make(store, 1)
