@@ -35,7 +35,7 @@ from fanin.domain.errors import (
     UnsafeStore,
     WaitTimeout,
 )
-from fanin.domain.events import JobFinished
+from fanin.domain.events import Events, JobFinished, JobProgress, PartFailed
 from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
 from fanin.domain.purged import Purged
@@ -71,6 +71,7 @@ __all__ = [
     "Effect",
     "EffectFailed",
     "EffectUnknown",
+    "Events",
     "Explanation",
     "Failure",
     "FanOut",
@@ -81,6 +82,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "JobFinished",
+    "JobProgress",
     "JobRow",
     "Joined",
     "KeyConflict",
@@ -91,6 +93,7 @@ __all__ = [
     "OpenJob",
     "Output",
     "Part",
+    "PartFailed",
     "Permanent",
     "Progress",
     "Purged",

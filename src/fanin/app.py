@@ -12,7 +12,7 @@ import msgspec
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownJob, UnknownTask
-from fanin.domain.events import PAYLOADS, SAMPLE
+from fanin.domain.events import LISTENED, SAMPLE, Events
 from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
@@ -140,8 +140,8 @@ class App:
 
         of: only jobs of this task, or of these. options: those of `App.task`. Raises `BadOption`, `BadPayload`.
         """
-        if event not in PAYLOADS:
-            raise BadOption(f"{event!r} is no event that can be listened to: there is {', '.join(PAYLOADS)}")
+        if event not in LISTENED:
+            raise BadOption(f"{event!r} is no event that can be listened to: there is {', '.join(LISTENED)}")
         chosen = () if of is None else (of,) if isinstance(of, Task) else tuple(of)
         if len(self._listeners) >= limits.JOB_LISTENERS:
             raise BadOption(f"{limits.JOB_LISTENERS} listeners are registered, which is the limit: let one do more")
@@ -234,6 +234,7 @@ class App:
         delay: Duration = 0.0,
         stripes: int | None = None,
         meta: Any = None,
+        events: Events | None = None,
         stream: bool = False,
         grows: bool | int = False,
         within: Any = None,
@@ -255,6 +256,7 @@ class App:
         only after the last, unless its rules or an operator end it: then no further item is read. Default: nothing is
         written before all items are read and checked, then all in one transaction. run: let `Job.wait` and `Job.result`
         run the parts in this process.
+        events: what the job tells beside its end: `Events`.
         grows: running parts may add parts to the job with `Part.spawn`, each item once by its key (`App.task`): True,
         or the most parts that it may come to have (default ``max_parts``).
 
@@ -264,7 +266,8 @@ class App:
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = self._new_job(
             task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=stripes, meta=meta, width=check_grows(grows, self.max_parts),
+            priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
+            width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         if stream:
             if within is not None:
@@ -294,6 +297,7 @@ class App:
         delay: Duration = 0.0,
         stripes: int | None = None,
         meta: Any = None,
+        events: Events | None = None,
         grows: bool | int = False,
         run: bool = False,
     ) -> OpenJob:
@@ -311,7 +315,8 @@ class App:
         new = self._new_job(
             task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then, key=key,
             give_up_after=give_up_after, attempts=attempts, queue=queue, priority=priority, delay=delay,
-            stripes=stripes, meta=meta, width=check_grows(grows, self.max_parts),
+            stripes=stripes, meta=meta, events=events,
+            width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         return OpenJob(self, self._producer(task, new), run=run)
 
@@ -337,6 +342,7 @@ class App:
         delay: Duration = 0.0,
         give_up_after: Duration | None = None,
         meta: Any = None,
+        events: Events | None = None,
         within: Any = None,
         run: bool = False,
     ) -> Job:
@@ -344,7 +350,7 @@ class App:
         payload = self._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = self._new_job(
             task, Policy(), then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=1, meta=meta,
+            priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         self._create(new, Spool([payload], 1), within)
         return Job(self, new.id, run=run)
@@ -450,6 +456,7 @@ class App:
         delay: Duration,
         stripes: int | None,
         meta: Any,
+        events: Events | None = None,
         width: int | None = None,
     ) -> NewJob:
         refuse_while_starting("not submitted")
@@ -496,6 +503,8 @@ class App:
             meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
             listeners=self._heard_by(task.name) if heard else None,
             width=width,
+            failure_events=events is not None and events.failures,
+            progress_every=None if events is None else events.progress,
         )
 
     def _heard_by(self, task: str) -> str | None:

@@ -25,6 +25,7 @@ from fanin.protocol import (
     outbox,
     outputs,
     pause,
+    progress,
     purge,
     redrive,
     schedule,
@@ -413,6 +414,20 @@ def give_up(stage: Stage) -> TxnFactory[bool]:
 def abandon(stage: Stage) -> TxnFactory[bool]:
     job_id, _ = held(stage, 2, give_up_after=-1.0)
     return lambda: close.give_up(BUCKET, job_id)
+
+
+@row("progress.tell", "a job of which a part has ended since the last time")
+def tell_progress(stage: Stage) -> TxnFactory[bool]:
+    job_id, (one, _) = held(stage, 2, progress_every=1e-9)
+    stage.settled([succeed(one)])
+    return lambda: progress.tell(BUCKET, job_id)
+
+
+@row("finish.settle", "failures that are told, of a job that goes on and of one that ends")
+def told_failures(stage: Stage) -> TxnFactory[list[Settled]]:
+    stage.job(2, "goes on", failure_events=True, policy=Policy(tolerate=2))
+    stage.job(1, "ends", failure_events=True)
+    return settling(*map(failure, stage.claims(2)), *map(failure, stage.claims(1)))
 
 
 @row("close.sweep", "a closed counter with a held and a pending part")

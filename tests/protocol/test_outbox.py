@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanin.domain import identity, limits
-from fanin.domain.events import Event
+from fanin.domain.events import Event, JobFinished
 from fanin.protocol import finish, outbox, read, redrive
 from fanin.protocol.steps import Again
 from fanin.stores.base import Store
@@ -56,7 +56,9 @@ def test_an_event_is_claimed_by_one_relay_and_marked_by_it(store: Store) -> None
     (key,) = ends(store, 1)
     claim_id, (event,) = take(store)
     assert (event.key, event.seq, event.type, event.tries) == (key, 1, "job.finished", 1)
-    assert event.decoded().outcome == "all_ok"
+    found = event.decoded()
+    assert isinstance(found, JobFinished)
+    assert found.outcome == "all_ok"
     assert take(store)[1] == []
     assert said(store, claim_id, mark(key)) == []
     assert states(store) == {key: ("published", 1)}

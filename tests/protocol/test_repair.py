@@ -10,7 +10,7 @@ import pytest
 from fanin.domain import identity
 from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
-from fanin.protocol import lease, outbox, outputs, redrive, repair, schedule
+from fanin.protocol import lease, outbox, outputs, progress, redrive, repair, schedule
 from fanin.stores.base import Store
 from tests.protocol import flows, test_nested
 from tests.protocol.effects import called, intent, said, wanting
@@ -192,6 +192,14 @@ def compensated(store: Store) -> str:
     return flow_id
 
 
+def telling(store: Store) -> str:
+    """A job of two parts that has told of a failure and of its progress."""
+    job_id = make(store, 2, failure_events=True, progress_every=1e-9, policy=Policy(tolerate=2))
+    settle(store, failed(claim(store)[0]))
+    assert store.run(lambda: progress.tell(0, job_id))
+    return job_id
+
+
 LOOSE = (
     "ALTER TABLE fanin.part DROP CONSTRAINT {0}",
     "PRAGMA ignore_check_constraints = ON",
@@ -253,6 +261,12 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("e4", wanted, "UPDATE fanin.effect SET doubtful = true"),
     ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/finished/2'"),
     ("o1", ended, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/completed'"),
+    ("o1", telling, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/progress/1/7' WHERE seq = 2"),
+    ("o1", telling, "UPDATE fanin.outbox SET event_key = 'job/x/failed/1/0' WHERE type = 'part.failed'"),
+    ("o2", telling, "UPDATE fanin.outbox SET event_key = 'job/' || job_id || '/failed/1/1' WHERE type = 'part.failed'"),
+    ("o3", telling, "UPDATE fanin.job SET progress_at = NULL"),
+    ("o3", telling, "UPDATE fanin.job SET progress_every = NULL"),
+    ("o3", ended, "UPDATE fanin.job SET progress_at = 1"),
     ("o4", ended, "UPDATE fanin.outbox SET status = 'published'"),
     ("o4", delivered, "UPDATE fanin.outbox SET status = 'waiting'"),
     ("o5", taken, "UPDATE fanin.outbox SET claim_id = NULL"),

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.model import NESTED, Claim, NewJob, Report, Settled, Verdict
-from fanin.protocol import close, finish, growth, lease, pause, redrive, skip, submit
+from fanin.protocol import close, finish, growth, lease, pause, progress, redrive, skip, submit
 from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
@@ -84,7 +84,7 @@ class Arena(Stage):
             for row in select(
                 self.store,
                 "SELECT j.id, j.run, count(o.event_key) AS n FROM fanin.job AS j LEFT JOIN fanin.outbox AS o "
-                "ON o.job_id = j.id AND split_part(o.event_key, '/', 4) = j.run::text "
+                "ON o.job_id = j.id AND o.type = 'job.finished' AND split_part(o.event_key, '/', 4) = j.run::text "
                 "GROUP BY j.id, j.run HAVING count(o.event_key) <> 1",
             )
         ]
@@ -226,6 +226,10 @@ def skipper(name: str, job_id: str, idx: int, deed: Deed, *, failed: bool = Fals
 
 def giver_up(name: str, job_id: str) -> Actor:
     return said(name, lambda: close.give_up(BUCKET, job_id), "GAVE_UP", "LATE")
+
+
+def teller(name: str, job_id: str) -> Actor:
+    return said(name, lambda: progress.tell(BUCKET, job_id), "TOLD", "NOTHING")
 
 
 def redriver(name: str, job_id: str, run: int = 1, chosen: Sequence[int] | None = None) -> Actor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fanin.domain import identity
 from fanin.domain.policy import Policy
 from fanin.testing.explorer import Actor
-from tests.races.arena import Arena, canceller, giver_up
+from fanin.testing.state import execute
+from tests.races.arena import Arena, canceller, giver_up, teller
 from tests.races.scenarios import held, race, three
-from tests.races.stage import LAPSED
+from tests.races.stage import LAPSED, succeed
 
 # Completions.
 
@@ -226,3 +227,35 @@ def batch_and_cancel_of_both(arena: Arena) -> list[Actor]:
     two_id = arena.job(1, "two")
     (two,) = arena.claims(1)
     return [arena.succeeds("A", one, two), canceller("C", one_id), canceller("D", two_id)]
+
+
+# What is told beside the end.
+
+
+@race("the last part and its failure, and the progress that is due", "A=LAST+LAST B=TOLD", "A=LAST+LAST B=NOTHING")
+def told_at_the_end(arena: Arena) -> list[Actor]:
+    """Both take the next place in the order of the job's events: two could take one, or one be told after the end."""
+    job_id, (one, two, three) = held(
+        arena, 3, progress_every=1e-9, failure_events=True, policy=Policy(tolerate=9, fail_fast=False)
+    )
+    arena.settled([succeed(one)])
+    return [arena.fails("A", two, three), teller("B", job_id)]
+
+
+@race("two workers, one moment to tell", "A=TOLD B=NOTHING", "A=NOTHING B=TOLD")
+def one_moment(arena: Arena) -> list[Actor]:
+    """Each sees that the moment is over: the same could be told twice."""
+    job_id, (one, _) = held(arena, 2, progress_every=60.0)
+    arena.settled([succeed(one)])
+    execute(arena.store, "UPDATE fanin.job SET progress_at = 1")
+    return [teller("A", job_id), teller("B", job_id)]
+
+
+@race("told failures of two jobs, in opposite order", "A=OK+OK B=LAST+LAST", "A=LAST+LAST B=OK+OK", preemptions=1)
+def told_failures_of_two_jobs(arena: Arena) -> list[Actor]:
+    """Each could take the order of events of one job and want that of the other: a deadlock."""
+    arena.job(2, "one", failure_events=True, policy=Policy(tolerate=9, fail_fast=False))
+    one, two = arena.claims(2)
+    arena.job(2, "two", failure_events=True, policy=Policy(tolerate=9, fail_fast=False))
+    three, four = arena.claims(2)
+    return [arena.fails("A", one, three), arena.fails("B", four, two)]

@@ -12,6 +12,8 @@ import pytest
 
 from fanin.domain import events, limits
 from fanin.domain.events import JobFinished
+from fanin.domain.policy import Policy
+from fanin.protocol import progress
 from fanin.runtime import relay
 from fanin.runtime.relay import Relay
 from fanin.runtime.sinks import SCHEMES
@@ -20,12 +22,11 @@ from tests.protocol.helpers import cancel, claim, done, failed, make, settle
 from tests.relay.receipts import Receiver
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs/events.md").read_text("utf-8")
-EXAMPLE, SCHEMA = (msgspec.json.decode(block) for block in re.findall(r"^```json\n(.*?)^```", TEXT, re.M | re.S))
+EXAMPLE, SCHEMA, *MORE = (msgspec.json.decode(block) for block in re.findall(r"^```json\n(.*?)^```", TEXT, re.M | re.S))
 
 
 def test_the_schema_in_the_document_is_that_of_the_code() -> None:
-    assert events.schema("job.finished") == SCHEMA
-    assert list(events.PAYLOADS) == ["job.finished"]
+    assert [events.schema(kind) for kind in events.PAYLOADS] == [SCHEMA, *MORE]
 
 
 def leave(store: Store) -> list[dict[str, Any]]:
@@ -49,6 +50,17 @@ def test_every_event_that_leaves_follows_the_schema_and_looks_like_the_example(s
         assert set(event["data"]) == set(JobFinished.__struct_fields__)
         assert event["type"] == SCHEMA["title"]
     assert {event["data"]["outcome"] for event in found} == {"all_ok", "too_many_failures", "cancelled"}
+
+
+def test_what_is_told_beside_the_end_follows_its_schema(store: Store) -> None:
+    job_id = make(store, 2, failure_events=True, progress_every=1e-9, policy=Policy(tolerate=2))
+    settle(store, failed(claim(store)[0]))
+    assert store.run(lambda: progress.tell(0, job_id))
+    found = leave(store)
+    assert [event["type"] for event in found] == [schema["title"] for schema in MORE]
+    for event, schema in zip(found, MORE, strict=True):
+        jsonschema.validate(event["data"], schema)
+        assert event["data"].keys() == schema["properties"].keys()
 
 
 def test_the_example_has_its_own_key() -> None:

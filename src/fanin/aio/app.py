@@ -16,6 +16,7 @@ from fanin.app import App, check_grows, encoded, encoder, find, find_flow
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption
+from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
@@ -180,6 +181,7 @@ class AsyncApp:
         delay: Duration = 0.0,
         stripes: int | None = None,
         meta: Any = None,
+        events: Events | None = None,
         stream: bool = False,
         grows: bool | int = False,
         within: Any = None,
@@ -190,7 +192,8 @@ class AsyncApp:
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = await self._new(
             task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=stripes, meta=meta, width=check_grows(grows, self.max_parts),
+            priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
+            width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         if stream:
             if within is not None:
@@ -221,6 +224,7 @@ class AsyncApp:
         delay: Duration = 0.0,
         stripes: int | None = None,
         meta: Any = None,
+        events: Events | None = None,
         grows: bool | int = False,
         run: bool = False,
     ) -> AbstractAsyncContextManager[AsyncOpenJob]:
@@ -233,7 +237,7 @@ class AsyncApp:
         async def opened() -> AsyncIterator[AsyncOpenJob]:
             new = await self._new(
                 task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-                priority=priority, delay=delay, stripes=stripes, meta=meta, width=width,
+                priority=priority, delay=delay, stripes=stripes, meta=meta, events=events, width=width,
             )  # fmt: skip
             async with AsyncOpenJob(self, self._app._producer(task, new), run=run) as job:
                 yield job
@@ -258,6 +262,7 @@ class AsyncApp:
         delay: Duration = 0.0,
         give_up_after: Duration | None = None,
         meta: Any = None,
+        events: Events | None = None,
         within: Any = None,
         run: bool = False,
     ) -> AsyncJob:
@@ -265,7 +270,7 @@ class AsyncApp:
         payload = self._app._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = await self._new(
             task, Policy(), then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=1, meta=meta,
+            priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         await self._create(new, Spool([payload], 1), within)
         return AsyncJob(self, new.id, run=run)

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from fanin.domain import states
+from fanin.domain import limits, states
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import BadOption
 
 TYPE_PREFIX = "fanin."
 CONTENT_TYPE = "application/json"
@@ -44,14 +46,77 @@ class JobFinished(msgspec.Struct, frozen=True):
     ended_by: EndedBy | None = None
 
 
-PAYLOADS: dict[str, type[JobFinished]] = {"job.finished": JobFinished}
+class PartFailed(msgspec.Struct, frozen=True):
+    """The payload of ``part.failed``: a part of a job that tells its failures has failed for good, in this run.
+
+    ``attempt`` failed, or was lost, with an error of the kind ``error`` (the name of its class) and ``message``.
+    """
+
+    version: int
+    job_id: str
+    run: int
+    part: int
+    attempt: int
+    error: str
+    message: str
+    key: str | None
+    task: str
+
+
+class JobProgress(msgspec.Struct, frozen=True):
+    """The payload of ``job.progress``: how far a job is that tells its progress.
+
+    ``succeeded`` and ``failed`` count the parts that have ended, ``remaining`` those that are pending or running. The
+    counts were read together, while the job went on.
+    """
+
+    version: int
+    job_id: str
+    run: int
+    status: str
+    succeeded: int
+    failed: int
+    remaining: int
+    key: str | None
+    task: str
+
+
+Payload = JobFinished | PartFailed | JobProgress
+
+PAYLOADS: dict[str, type[Payload]] = {
+    "job.finished": JobFinished,
+    "part.failed": PartFailed,
+    "job.progress": JobProgress,
+}
 """Every type of event with its payload. ``docs/events.md`` shows the schema of each."""
+LISTENED = ("job.finished",)
+"""The types that tasks can listen to: those that are written with the end of a job."""
 PAYLOAD_VERSION = 1
 SAMPLE = (
     '{"version":1,"job_id":"","run":1,"status":"completed","outcome":"all_ok","reason":null,"succeeded":1,"failed":0,'
     '"abandoned":0,"key":null,"task":""}'
 )
 """A payload, to see whether a listener could read one."""
+
+
+class Events:
+    """What a job tells beside its end, which always has an event.
+
+    failures: a ``part.failed`` for each part that fails for good. progress: a ``job.progress`` at most so often, in
+    seconds or as a text such as ``"30s"``, if parts have ended since the last one; a worker writes it. By default
+    neither.
+
+    Raises `BadOption`.
+    """
+
+    __slots__ = ("failures", "progress")
+
+    def __init__(self, failures: bool = False, progress: Duration | None = None) -> None:
+        every = None if progress is None else seconds(progress, "progress")
+        if every is not None and every < limits.PROGRESS_SECONDS_MIN:
+            raise BadOption(f"progress={progress!r}: give at least {limits.PROGRESS_SECONDS_MIN:g} seconds")
+        self.failures = bool(failures)
+        self.progress = every
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +139,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         """When it happened, as RFC 3339 in UTC."""
         return datetime.fromtimestamp(self.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
-    def decoded(self) -> JobFinished:
+    def decoded(self) -> Payload:
         """The payload. Fields that a newer version has added are left out."""
         return msgspec.json.decode(self.payload, type=PAYLOADS[self.type])
 
@@ -85,8 +150,11 @@ def schema(kind: str) -> dict[str, Any]:
     found = parts.pop(PAYLOADS[kind].__name__)
     properties = dict(found["properties"])
     properties["version"] = {"const": PAYLOAD_VERSION}
-    properties["status"] = {"enum": list(states.JOB_ENDED)}
-    properties["outcome"] = {"enum": list(states.OUTCOMES)}
+    if kind == "job.finished":
+        properties["status"] = {"enum": list(states.JOB_ENDED)}
+        properties["outcome"] = {"enum": list(states.OUTCOMES)}
+    if kind == "job.progress":
+        properties["status"] = {"enum": [status for status in states.JOB_STATES if status not in states.JOB_ENDED]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{TYPE_PREFIX}{kind}.v{PAYLOAD_VERSION}",

@@ -110,6 +110,16 @@ def finished_key(job_id: str, run: int) -> str:
     return f"job/{job_id}/finished/{run}"
 
 
+def failed_key(job_id: str, run: int, idx: int) -> str:
+    """The one event key of the failure of a part in a run."""
+    return f"job/{job_id}/failed/{run}/{idx}"
+
+
+def progress_key(job_id: str, run: int, seq: int) -> str:
+    """The key of one of the events that tell how far a run is: ``seq`` is its place among those of the job."""
+    return f"job/{job_id}/progress/{run}/{seq}"
+
+
 def part_key(job_id: str, idx: int) -> str:
     """The idempotency key of a part: the same on every attempt and in every run."""
     return f"{job_id}/{idx}"

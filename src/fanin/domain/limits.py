@@ -43,6 +43,8 @@ CLAIM_PARTS = 256
 """Parts taken by one claim."""
 JOB_LISTENERS = 20
 """Jobs that the end of one run creates beside its successor."""
+PROGRESS_SECONDS_MIN = 1.0
+"""The least time between two events that tell how far a job is."""
 CLAIM_EVENTS = 1_000
 """Events taken by one claim of a relay."""
 EVENT_TRIES = 20

@@ -124,6 +124,10 @@ class NewJob(msgspec.Struct, frozen=True):
     flow_step: int | None = None
     width: int | None = None
     """The most parts of a job that grows; None for one that does not."""
+    failure_events: bool = False
+    """Whether each part that fails for good has an event."""
+    progress_every: float | None = None
+    """Seconds between two events that tell how far the job is; None for none."""
 
 
 class JobRow(msgspec.Struct, frozen=True):

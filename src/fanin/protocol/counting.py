@@ -11,8 +11,9 @@ from itertools import groupby
 
 import msgspec
 
-from fanin.domain import policy
+from fanin.domain import identity, policy
 from fanin.domain.errors import Refused
+from fanin.domain.events import PAYLOAD_VERSION, PartFailed
 from fanin.domain.policy import Counts, Ending, Policy
 from fanin.protocol import growth
 from fanin.protocol.growth import Spawner
@@ -28,7 +29,11 @@ Endings = dict[str, tuple[Ending, Counts]]
 """Job id to how it ends, and with which counts."""
 
 
+Failed = tuple[str, int, int, str | None]
+"""(job id, idx, attempt, error as JSON): a part that has just failed for good."""
+
 NOBODY: Mapping[str, Sequence[Spawner]] = {}
+UNTOLD: Mapping[str, Sequence[Failed]] = {}
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -40,16 +45,27 @@ class Counted(msgspec.Struct, frozen=True):
     endings: Endings = {}
 
 
-def count(bucket: int, changes: Iterable[Change], spawners: Mapping[str, Sequence[Spawner]] = NOBODY) -> Txn[Counted]:
+def count(
+    bucket: int,
+    changes: Iterable[Change],
+    failed: Iterable[Failed] = (),
+    spawners: Mapping[str, Sequence[Spawner]] = NOBODY,
+) -> Txn[Counted]:
     """Count ended parts down, and add those that they spawn. Says which jobs that decides, by the last part or early by
     their policy; the caller ends them.
+
+    ``failed`` says more of those that failed, for jobs that have an event for each.
 
     Goes through the jobs once for the stripes and once for the job rows, each time in ascending order.
     """
     tally = Counter(changes)
     policies: dict[str, Policy] = {}
+    told: dict[str, list[Failed]] = {}
     for job_id in sorted({job_id for job_id, _, status in tally if status == "failed"}):
-        policies[job_id] = yield from _policy(bucket, job_id)
+        text, events = one((yield SQL.policy(bucket=bucket, job_id=job_id)))
+        policies[job_id] = policy.decode(text)
+        if events:
+            told[job_id] = sorted(part for part in failed if part[0] == job_id)
 
     closed: set[str] = set()
     refused: dict[tuple[str, int], Refused] = {}
@@ -92,18 +108,39 @@ def count(bucket: int, changes: Iterable[Change], spawners: Mapping[str, Sequenc
 
     for job_id in sorted(early):
         yield SQL.close_stripes(bucket=bucket, job_id=job_id)
-    natural = yield from emptied_jobs(bucket, {job_id: n for job_id, n in emptied.items() if job_id not in early})
+    natural = yield from emptied_jobs(bucket, {job_id: n for job_id, n in emptied.items() if job_id not in early}, told)
     return Counted(endings={**early, **natural})
 
 
-def emptied_jobs(bucket: int, emptied: dict[str, int]) -> Txn[Endings]:
-    """Take so many stripes that have just become empty off their jobs. How the jobs end that have none left."""
+def emptied_jobs(bucket: int, emptied: dict[str, int], told: Mapping[str, Sequence[Failed]] = UNTOLD) -> Txn[Endings]:
+    """Take so many stripes that have just become empty off their jobs, and announce failures, job by job. How the jobs
+    end that have none left."""
     endings: Endings = {}
-    for job_id in sorted(job_id for job_id, n in emptied.items() if n):
+    for job_id in sorted({*(job_id for job_id, n in emptied.items() if n), *told}):
+        if job_id in told:
+            yield from _announce(bucket, job_id, told[job_id])
+        if not emptied.get(job_id):
+            continue
         ((open_stripes,),) = yield SQL.count_stripes(bucket=bucket, job_id=job_id, emptied=emptied[job_id])
         if open_stripes == 0:
             endings[job_id] = yield from natural_end(bucket, job_id)
     return endings
+
+
+def _announce(bucket: int, job_id: str, failed: Sequence[Failed]) -> Txn[None]:
+    """An event for each part of a job that has failed, before that of the job's end."""
+    last, run, key, task = one((yield SQL.number_failures(bucket=bucket, job_id=job_id, many=len(failed))))
+    rows = []
+    for seq, (_, idx, attempt, error) in enumerate(failed, last - len(failed) + 1):
+        said = PartFailed(PAYLOAD_VERSION, job_id, run, idx, attempt, *_said(error), key, task)
+        rows.append((identity.failed_key(job_id, run, idx), job_id, seq, msgspec.json.encode(said).decode()))
+    yield SQL.announce_failures(bucket=bucket, rows=rows)
+
+
+def _said(error: str | None) -> tuple[str, str]:
+    """The kind of a failure and its message."""
+    found = msgspec.json.decode(error) if error else {}
+    return str(found.get("type", "")), str(found.get("message", ""))
 
 
 def _judge(bucket: int, job_id: str, known: Policy | None) -> Txn[tuple[Ending, Counts] | None]:

@@ -2,8 +2,8 @@
 -- Lock order: stripes by (job, stripe); jobs by id.
 
 -- name: policy
--- The join policy of a job. It never changes, so no lock is needed.
-SELECT policy FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
+-- The join policy of a job, and whether its failures have events. Neither changes, so no lock is needed.
+SELECT policy, failure_events FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
 
 -- name: lock_stripes
 -- A transaction that may close a job locks all of its stripes, ascending, before it writes one of them.
@@ -29,6 +29,21 @@ SELECT judged FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id 
 UPDATE fanin.job SET open_stripes = open_stripes - :emptied
 WHERE bucket = :bucket AND id = :job_id AND status = 'running' AND open_stripes >= :emptied
 RETURNING open_stripes;
+
+-- name: number_failures
+-- The next places in the order of the job's events. Asked in the order of the jobs, like the count above. The counter
+-- that this transaction has written is the fence: until it commits the run cannot end without it.
+UPDATE fanin.job SET events = events + :many WHERE bucket = :bucket AND id = :job_id
+RETURNING events, run, key, task;
+
+-- name: announce_failures
+-- rows: event_key, job_id, seq, payload
+-- No ON CONFLICT: a part that fails twice in a run is a bug and must abort.
+INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at, due_at)
+SELECT :bucket, u.event_key, u.job_id, u.seq, 'part.failed', u.payload, fanin.clock(), fanin.clock()
+FROM unnest(:event_key::text[], :job_id::uuid[], :seq::int[], :payload::text[]) AS u (event_key, job_id, seq, payload); --pg
+FROM (SELECT value->>0 AS event_key, value->>1 AS job_id, value->>2 AS seq, value->>3 AS payload --lite
+    FROM json_each(:rows)) AS u; --lite
 
 -- name: sums
 -- The totals of a job whose stripes this transaction holds or has emptied: nobody else can change them now.

@@ -44,6 +44,7 @@ def settle(
 
     answers: dict[int, Settled] = {}
     ended: list[counting.Change] = []
+    failed: list[counting.Failed] = []
     spawners: dict[str, list[Spawner]] = {}
     log: list[Row] = []
     wanting: list[Report] = []
@@ -54,6 +55,8 @@ def settle(
         answers[n] = Settled(Verdict.OK, status, reports[n].claim.attempt)
         if status in ("succeeded", "failed"):
             ended.append((job_id, stripe, status))
+        if status == "failed":
+            failed.append((job_id, idx, attempt, reports[n].error))
         if status == "succeeded" and reports[n].effects:
             wanting.append(reports[n])
         if status == "succeeded" and reports[n].spawns:
@@ -70,7 +73,7 @@ def settle(
                 log.append(_refused_row(reports[n], answer, worker))
 
     if ended:
-        counted = yield from counting.count(bucket, ended, spawners)
+        counted = yield from counting.count(bucket, ended, failed, spawners)
         if counted.closed or counted.refused:
             said = [_refuse_spawns(report, counted.refused.get(report.claim.key)) for report in reports]
             raise Again(lambda: settle(bucket, said, worker, closed | counted.closed))
@@ -112,12 +115,16 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
     reaped = (yield SQL.reap_parts(bucket=bucket, rows=rows)) if rows else []
     if not reaped:
         return 0
-    counted = yield from counting.count(bucket, [(job_id, stripe, "failed") for job_id, _, stripe, _, _ in reaped])
+    error = _json({"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""})
+    counted = yield from counting.count(
+        bucket,
+        [(job_id, stripe, "failed") for job_id, _, stripe, _, _ in reaped],
+        [(job_id, idx, attempt, error) for job_id, idx, _, attempt, _ in reaped],
+    )
     if counted.closed:
         raise Again(lambda: reap(bucket, seen, closed | counted.closed))
     lost = {job_id: EndedBy(idx, attempt, worker) for job_id, idx, _, attempt, worker in reaped}
     yield from ending.end(bucket, counted.endings, lost.get, crowd=len({row[0] for row in reaped}) > 1)
-    error = _json({"type": "WorkerLost", "message": "the lease ran out and no attempt is left", "traceback": ""})
     log = [(job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped]
     yield SQL.log_attempts(bucket=bucket, rows=log)
     return len(reaped)

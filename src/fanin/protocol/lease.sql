@@ -169,7 +169,8 @@ ORDER BY due_at
 LIMIT :limit;
 
 -- name: look --pg
--- One cheap look at everything that waits for a moment: seconds to the next due part and to the next deadline, whether
+-- One cheap look at everything that waits for a moment: seconds to the next due part, the next deadline and the next
+-- event about a job's progress, whether
 -- a closed stripe is unswept, a nested job left behind, or a flow to be ended, and whether parts are still to be held
 -- back or let go. An idle worker asks nothing else.
 SELECT
@@ -179,6 +180,8 @@ SELECT
         WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
     (SELECT min(give_up_at) - fanin.clock() FROM fanin.flow
         WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
+    (SELECT min(progress_at) - fanin.clock() FROM fanin.job
+        WHERE bucket = :bucket AND progress_at IS NOT NULL),
     EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
     EXISTS (SELECT 1 FROM fanin.job_stripe
         WHERE bucket = :bucket AND closed AND remaining > 0),
@@ -195,6 +198,8 @@ SELECT
         WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL),
     (SELECT min(give_up_at) - fanin.clock() FROM fanin.flow
         WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
+    (SELECT min(progress_at) - fanin.clock() FROM fanin.job
+        WHERE bucket = :bucket AND progress_at IS NOT NULL),
     EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
     EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept
         WHERE bucket = :bucket AND closed AND remaining > 0),

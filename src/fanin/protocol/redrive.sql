@@ -55,7 +55,8 @@ RETURNING remaining;
 UPDATE fanin.job SET status = 'running', run = run + 1, outcome = NULL, reason = NULL, finished_at = NULL,
     open_stripes = :open_stripes, succeeded_parts = NULL, failed_parts = NULL, abandoned_parts = NULL,
     planned_parts = CASE WHEN sealed_parts IS NULL THEN :created ELSE planned_parts END,
-    sealed_parts = coalesce(sealed_parts, :created), give_up_at = fanin.clock() + :give_up_after
+    sealed_parts = coalesce(sealed_parts, :created), give_up_at = fanin.clock() + :give_up_after,
+    progress_at = fanin.clock() + progress_every, progress_told = 0
 WHERE bucket = :bucket AND id = :job_id AND status IN ('completed', 'failed', 'cancelled')
     AND outcome <> 'refused'
 RETURNING run;

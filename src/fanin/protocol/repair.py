@@ -30,6 +30,8 @@ CHECKS: dict[str, str] = {
     "e3": "An effect is not called more often than it may be.",
     "e4": "An effect that is being called has its claim, and one that was called has a call that was begun.",
     "o1": "An event's key says its job and one of its runs.",
+    "o2": "A part that failed has an event, where the job tells its failures.",
+    "o3": "A job that tells its progress has a moment for it exactly while it is live.",
     "o4": "An event has been published exactly if it says when.",
     "o5": "A claimed event has its claim and a try.",
     "o6": "A job's events are numbered from 1 without holes.",

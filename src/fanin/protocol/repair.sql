@@ -188,9 +188,28 @@ WHERE (status = 'calling' AND claim_id IS NULL) OR ((status = 'calling' OR statu
 -- name: o1
 -- all buckets
 -- An event's key says its job and one of its runs.
-SELECT o.job_id, o.event_key FROM fanin.outbox AS o WHERE o.type = 'job.finished' AND NOT EXISTS
-    (SELECT 1 FROM fanin.job AS j WHERE j.bucket = o.bucket AND j.id = o.job_id AND o.seq <= j.run
-        AND o.event_key = 'job/' || o.job_id || '/finished/' || o.seq);
+SELECT o.job_id, o.event_key FROM fanin.outbox AS o
+WHERE o.type IN ('job.finished', 'part.failed', 'job.progress') AND NOT EXISTS
+    (SELECT 1 FROM fanin.job AS j WHERE j.bucket = o.bucket AND j.id = o.job_id AND CASE o.type
+        WHEN 'job.finished' THEN o.event_key = 'job/' || o.job_id || '/finished/' || (
+            SELECT count(*) FROM fanin.outbox AS e WHERE e.bucket = o.bucket AND e.job_id = o.job_id
+                AND e.type = 'job.finished' AND e.seq <= o.seq)
+        WHEN 'part.failed' THEN o.event_key LIKE 'job/' || o.job_id || '/failed/%'
+        ELSE o.event_key LIKE 'job/' || o.job_id || '/progress/%/' || o.seq END);
+
+-- name: o2
+-- all buckets
+-- A part that failed has an event, where the job tells its failures.
+SELECT p.job_id, p.idx FROM fanin.part AS p JOIN fanin.job AS j ON j.bucket = p.bucket AND j.id = p.job_id
+WHERE j.failure_events AND p.status = 'failed' AND NOT EXISTS
+    (SELECT 1 FROM fanin.outbox AS o WHERE o.bucket = p.bucket AND o.job_id = p.job_id AND o.type = 'part.failed'
+        AND o.event_key LIKE 'job/' || p.job_id || '/failed/%/' || p.idx);
+
+-- name: o3
+-- all buckets
+-- A job that tells its progress has a moment for it exactly while it is live.
+SELECT id, status FROM fanin.job
+WHERE (progress_at IS NOT NULL) <> (progress_every IS NOT NULL AND status IN ('open', 'running'));
 
 -- name: o4
 -- all buckets

@@ -25,14 +25,17 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
     if not rows:
         return (yield from _explain(bucket, job_id, idx, result, deed))
     ((stripe, attempt),) = rows
-    counted = yield from counting.count(bucket, [(job_id, stripe, status)])
+    failed: list[counting.Failed] = []
+    if result is None:
+        said = {"type": "Skipped", "message": deed.reason or "declared failed by an operator", "traceback": ""}
+        failed = [(job_id, idx, attempt, msgspec.json.encode(said).decode())]
+    counted = yield from counting.count(bucket, [(job_id, stripe, status)], failed)
     if counted.closed:
         raise NotAllowedNow(f"job {job_id} has ended: its part {idx} cannot be skipped any more")
     yield from ending.end(bucket, counted.endings, lambda _: EndedBy(idx, attempt, deed.who))
-    if result is None:
-        said = {"type": "Skipped", "message": deed.reason or "declared failed by an operator", "traceback": ""}
-        log = (job_id, idx, attempt, "failed", deed.who, None, msgspec.json.encode(said).decode())
-        yield finish.SQL.log_attempts(bucket=bucket, rows=[log])
+    if failed:
+        log = [(*part[:3], "failed", deed.who, None, part[3]) for part in failed]
+        yield finish.SQL.log_attempts(bucket=bucket, rows=log)
     yield from deeds.write_down(bucket, job_id, "skipped", deed, idx)
     return job_id in counted.endings
 

@@ -246,6 +246,8 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         flow_step=job.flow_step,
         width=job.width,
         spawn_from=None if job.width is None else limits.JOB_WIDTH_PARTS if parts is None else parts,
+        failure_events=job.failure_events,
+        progress_every=job.progress_every,
         give_up_after=job.give_up_after,
     )
     if not fresh:

@@ -41,10 +41,12 @@ def rise(bucket: int, risen: Risen) -> Txn[Endings]:
         return {}
     status, result = ("succeeded", NESTED + risen.nested_id) if risen.failure is None else ("failed", None)
     ((attempt,),) = yield SQL.settle_waiting(bucket=bucket, job_id=job_id, idx=idx, status=status, result=result)
+    failed: list[counting.Failed] = []
     if risen.failure is not None:
         error = {"type": "NestedFailed", "message": risen.failure, "traceback": ""}
         text = msgspec.json.encode(error).decode()
         yield SQL.log_failed(bucket=bucket, job_id=job_id, idx=idx, attempt=attempt, error=text)
-    counted = yield from counting.count(bucket, [(job_id, stripe, status)])
+        failed = [(job_id, idx, attempt, text)]
+    counted = yield from counting.count(bucket, [(job_id, stripe, status)], failed)
     assert not counted.closed, "a stripe that we hold was closed"
     return counted.endings

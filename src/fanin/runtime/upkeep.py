@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanin.domain.errors import Unavailable
-from fanin.protocol import close, finish, flow, lease, nest, pause
+from fanin.protocol import close, finish, flow, lease, nest, pause, progress
 from fanin.protocol.steps import TxnFactory
 from fanin.runtime.background import Background
 from fanin.stores.base import Store
@@ -50,6 +50,9 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     if look.flow_give_up_in is not None and look.flow_give_up_in <= 0:
         for flow_id in store.read(lambda: flow.overdue(bucket)):
             busy = _done(store, flow_id, partial(flow.give_up, bucket, flow_id)) or busy
+    if look.progress_in is not None and look.progress_in <= 0:
+        for job_id in store.read(lambda: progress.overdue(bucket)):
+            busy = _done(store, job_id, partial(progress.tell, bucket, job_id)) or busy
     if look.flows_ending or busy:
         for job_id in store.read(lambda: flow.left_running(bucket)):
             busy = _done(store, job_id, partial(close.cancel, bucket, job_id, "its flow has been stopped")) or busy
