@@ -62,10 +62,20 @@ def test_it_can_be_stirred_and_ended_in_a_long_pause() -> None:
         steps.release()
         return HOUR
 
-    background = Background("upkeep", step, every=HOUR, first=HOUR)
+    background = Background("upkeep", step, every=0.001, first=HOUR)
     background.start()
     for _ in range(2):
         background.stir()
         assert steps.acquire(timeout=90)
+    background.close()
+    assert not any(thread.name == "fanin-upkeep" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("stirred", [False, True], ids=["in its pause", "on its way"])
+def test_it_ends_at_once(stirred: bool) -> None:
+    background = Background("upkeep", lambda: HOUR, every=HOUR, first=HOUR)
+    background.start()
+    if stirred:
+        background.stir()
     background.close()
     assert not any(thread.name == "fanin-upkeep" for thread in threading.enumerate())

@@ -34,7 +34,7 @@ class Background:
         self._thread.start()
 
     def stir(self) -> None:
-        """Step now, whatever was to be waited for."""
+        """Step when ``every`` has passed from now, however long it was to be waited."""
         self._stirring.set()
 
     @property
@@ -51,10 +51,11 @@ class Background:
     def _run(self) -> None:
         pause = self._first
         while True:
-            self._stirring.wait(pause)
+            if self._stirring.wait(pause):
+                self._stirring.clear()
+                self.closing.wait(self._every)
             if self.closing.is_set():
                 return
-            self._stirring.clear()
             pause = self._every
             try:
                 wanted = self._step()
