@@ -37,6 +37,8 @@ from fanin.protocol import (
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
+from tests.support.postgres import Server
+from tests.support.schemas import anew, schema_of_its_own
 
 PARTS = 20_000
 TABLES = ("part", "job", "job_stripe", "outbox", "flow", "flow_step", "effect")
@@ -172,6 +174,13 @@ def hot(job_id: str) -> list[Statement]:
         effect.SQL.expire_effects(bucket=0, limit=100, error="gone"),
         effect.SQL.of_job(bucket=0, job_id=job_id, idx=5, name="mail", limit=100),
     ]  # fmt: skip
+
+
+@pytest.fixture
+def pg_url(pg_server: Server) -> Iterator[str]:
+    """Tables that were never vacuumed, as a new user's are. A vacuum may have come between two tests."""
+    with anew(pg_server), schema_of_its_own(pg_server) as schema:
+        yield pg_server.url(schema)
 
 
 @pytest.fixture(params=["empty", "fresh", "analysed"])

@@ -82,6 +82,17 @@ def schema_of_its_own(server: Server) -> Iterator[str]:
         assert not left, f"transactions were left open in {name}: {left}"
 
 
+@contextmanager
+def anew(server: Server) -> Iterator[None]:
+    """Tables that are made in this block are new: of an emptied one the planner may remember something."""
+    address = server.url()
+    kept = _idle.pop(address, [])
+    try:
+        yield
+    finally:
+        _idle.setdefault(address, []).extend(kept)
+
+
 def make(url: str) -> None:
     """Fanin's tables in the empty schema of a test's address."""
     import psycopg
