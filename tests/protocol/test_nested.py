@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fanin.domain import identity, limits
 from fanin.domain.errors import KeyConflict, LeaseLost, NotAllowedNow
-from fanin.domain.model import NESTED, Claim, NewJob, Verdict
+from fanin.domain.model import NESTED, Claim, NewJob, Report, Verdict
 from fanin.domain.policy import Policy
 from fanin.protocol import lease, nest, redrive, submit
 from fanin.protocol.nest import Nested
@@ -144,6 +145,19 @@ def test_a_claim_that_is_lost_makes_no_job(store: Store, clock: Clock) -> None:
     assert begin(store, held)[0] is Nested.WAITS
     with pytest.raises(LeaseLost):
         begin(store, late)
+
+
+@pytest.mark.parametrize("report", [done, failed])
+def test_a_claim_whose_wait_is_over_runs_its_nested_job_no_more(
+    store: Store, report: Callable[[Claim], Report]
+) -> None:
+    held, _ = waiting(store)
+    (last,) = [one for one in claim(store) if one.job_id != held.job_id]
+    settle(store, report(last))
+    before = snapshot(store)
+    with pytest.raises(LeaseLost):
+        begin(store, held)
+    assert snapshot(store) == before
 
 
 @pytest.mark.parametrize("wrong", ["attempt", "claim_id"])

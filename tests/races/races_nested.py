@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fanin.domain.errors import LeaseLost, NotAllowedNow
-from fanin.domain.model import Claim
+from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
 from fanin.protocol import close, finish, nest, redrive
 from fanin.protocol.steps import Again, Apart, Txn
@@ -199,6 +199,16 @@ def nest_and_nest(arena: Arena) -> list[Actor]:
     arena.job(1)
     (one,) = arena.claims(1)
     return [nester(arena, "M", one), nester(arena, "N", one)]
+
+
+@race("a part begins to wait twice for a job that has failed before, by one attempt", "M=WAITS N=WAITS", preemptions=1)
+def nest_again_and_nest_again(arena: Arena) -> list[Actor]:
+    """The second could be told that it has lost the part, because the first has run the job again."""
+    job_id, _, _, last = waits(arena)
+    arena.settled([Report(last, "fail", error='{"type": "E"}')])
+    arena.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 2))
+    (again,) = arena.claims(1)
+    return [nester(arena, "M", again), nester(arena, "N", again)]
 
 
 @race("a part begins to wait, and its attempt gives it back", "A=LOST N=WAITS", "A=OK N=LOST", preemptions=1)

@@ -130,15 +130,18 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
         raise Again(again)
     if flow.status not in ("failed", "cancelled"):
         raise NotAllowedNow(f"flow {flow_id} is {flow.status}: it can be run again when it has failed or was cancelled")
+    if (yield SQL.steps(bucket=bucket, flow_id=flow_id)) != steps:  # one has ended since we looked
+        raise Again(again)
     waiting = flows.waiting_again(
         [(n, status, msgspec.json.decode(after, type=list[int])) for n, status, after, _ in steps], revived
     )
     ready = sorted(n for n, needs in waiting.items() if needs == 0)
     if not revived and not ready:
         raise NotAllowedNow(f"flow {flow_id}: no step of it can be run again")
-    yield SQL.run_again(bucket=bucket, flow_id=flow_id, steps=revived)
+    failed = yield SQL.run_again(bucket=bucket, flow_id=flow_id, steps=revived)
     rows = [(n, max(needs, 1)) for n, needs in sorted(waiting.items())]
-    yield SQL.wait_again(bucket=bucket, flow_id=flow_id, rows=rows)
+    skipped = yield SQL.wait_again(bucket=bucket, flow_id=flow_id, rows=rows)
+    assert (len(failed), len(skipped)) == (len(revived), len(rows)), "a step changed under the lock of its flow"
     ((new_run,),) = yield SQL.reopen_flow(
         bucket=bucket, flow_id=flow_id, running=len(revived), run=run, give_up_after=give_up_after
     )
@@ -199,7 +202,11 @@ def _revive(bucket: int, job_id: str, of: TxnFactory[Any]) -> Txn[bool]:
         opened = yield from redrive.redrive(bucket, job_id, run, attempts, owned=True)
     except Again:  # not only that: all of this
         raise Again(of) from None
-    return bool(opened == run + 1)
+    if opened != run + 1:
+        return False
+    if one((yield SQL.job_of(bucket=bucket, id=job_id)))[1] in JOB_ENDED:  # it was opened by another, and is over
+        raise Again(of)
+    return True
 
 
 def row(bucket: int, flow_id: str) -> Txn[FlowRow | None]:

@@ -89,7 +89,13 @@ def forget(bucket: int, job_id: str, idx: int) -> Txn[bool]:
     """Strike the part off the list. False if it is not on it any more, or a job of it goes on."""
     if (yield SQL.live_nested(bucket=bucket, job_id=job_id, idx=idx)):
         return False
-    return bool((yield SQL.forget_nested(bucket=bucket, job_id=job_id, idx=idx)))
+    if not (yield SQL.forget_nested(bucket=bucket, job_id=job_id, idx=idx)):
+        return False
+    if (
+        yield SQL.live_nested(bucket=bucket, job_id=job_id, idx=idx)
+    ):  # it was run again since we looked, and has ended
+        raise Again(lambda: forget(bucket, job_id, idx))
+    return True
 
 
 def _last(bucket: int, job_id: str) -> Txn[tuple[str, str, int, int]]:
@@ -111,10 +117,11 @@ def _hold(held: Claim) -> Txn[None]:
 
 
 def _said_before(held: Claim, written: bool) -> Txn[None]:
-    """This very claim waits, or has waited and has its end. ``written``: this transaction has made or redriven the
-    nested job, so it is the first that says so, and comes too late."""
+    """This very claim waits, or has waited and has its end. ``written``: the nested job was made or has got a new run
+    since this transaction began. Whoever did that waits; if nobody does, it was this one, which comes too late."""
     status, token, waiting = yield from _look(held)
-    if written or token != (held.attempt, held.claim_id) or not (waiting or status in ("succeeded", "failed")):
+    ended = status in ("succeeded", "failed") and not written
+    if token != (held.attempt, held.claim_id) or not (waiting or ended):
         raise _lost(held)
 
 
