@@ -32,9 +32,16 @@ from tools.mutants_equivalent import EQUIVALENT
 WARM = (hypothesis.stateful, psycopg)
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "mutation.md"
+GUARDS = {
+    **dict.fromkeys(("nest", "waiting", "growth", "outputs", "skip", "pause"), "_parts"),
+    **dict.fromkeys(("advance", "flow"), "_flows"),
+    "effect": "_effects",
+}
+"""The rooms whose statements are said alone in a file of their own."""
+HELD = " ".join(f"tests/races/test_{name}.py" for name in ("held", "held_rows", "skips", "lock_order"))
 SUITES = {
-    "protocol": ["tests/protocol/test_guards.py tests/protocol/test_{room}.py", "tests/protocol"],
-    "races": ["tests/races/test_held.py tests/races/test_skips.py tests/races/test_lock_order.py", "tests/races"],
+    "protocol": ["tests/protocol/test_guards{guards}.py tests/protocol/test_{room}.py", "tests/protocol"],
+    "races": [HELD, "tests/races"],
     "crashes": ["tests/crashes"],
     "invariants": ["tests/invariants"],
     "runtime": ["tests/runtime"],
@@ -108,7 +115,7 @@ def green(test: str, seconds: float) -> bool:
 def notice(mutant: Mutant, suite: str, seconds: float, known: list[str]) -> str | None:
     """The test of the suite that goes red with the mutant and is green without. Those ``known`` are asked first."""
     stages = [[test for test in known if test.startswith(f"tests/{suite}/")]]
-    stages += [path.format(room=mutant.room).split() for path in SUITES[suite]]
+    stages += [path.format(room=mutant.room, guards=GUARDS.get(mutant.room, "")).split() for path in SUITES[suite]]
     for stage in stages:
         paths = [path for path in stage if (ROOT / path.partition("::")[0]).exists()]
         red = first_red(paths, seconds, mutant) if paths else None

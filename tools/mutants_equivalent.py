@@ -11,16 +11,31 @@ _DUE_FIRST = (
     "The list is sorted by the moment, so those that are due come first whatever the limit; the write asks each again."
 )
 _ALL_STRIPES = (
-    "Only seal_job, count_stripes, end_job and reopen_job write a job's row, each in a transaction that holds a stripe "
-    "of the job; all of its stripes are locked by an earlier statement here, so nobody else can write the row."
+    "What is read here of a job's row is written by seal_job, count_stripes, end_job and reopen_job alone, each in a "
+    "transaction that holds a stripe of the job (a pause writes other columns); all of its stripes are locked by an "
+    "earlier statement here, so nobody else can write it."
 )
 _NO_OUTCOME = (
     "A job that has not ended has no outcome, by the CHECKs of its table, and NULL <> 'refused' is not true: the other "
     "guard of this statement refuses it."
 )
+_WAITS_SO_RUNS = (
+    "A row that waits runs: the table's own CHECK (NOT waiting OR (status = 'running' AND …)). The other guard of this "
+    "statement asks whether it waits."
+)
+_LOCKS_MORE = (
+    "It only locks more parts than are written: hold_parts and free_parts ask the same of each row that they write. It "
+    "holds nothing but parts, in the order of their keys, so whoever has one of those waits for nothing of it."
+)
 
 
 EQUIVALENT: dict[str, str] = {
+    **{
+        f"waiting.{statement}: status = 'running' ({database})": _WAITS_SO_RUNS
+        for statement in ("settle_waiting", "let_go")
+        for database in ("PostgreSQL", "SQLite")
+    },
+    **{f"pause.lock_portion: status = 'pending' ({database})": _LOCKS_MORE for database in ("PostgreSQL", "SQLite")},
     "close.standing: FOR NO KEY UPDATE (PostgreSQL)": _ALL_STRIPES,
     "redrive.standing: FOR NO KEY UPDATE (PostgreSQL)": _ALL_STRIPES,
     "close.sweep_parts: p.status IN ('pending', 'running') (PostgreSQL)": _SAME_VERSION,

@@ -13,7 +13,7 @@ from fanin.domain.events import Event
 from fanin.domain.model import Claim, JobRow, NewJob, Report, Settled, Spec, Verdict
 from fanin.domain.policy import Policy
 from fanin.protocol import close, finish, lease, outbox, read, submit
-from fanin.protocol.steps import Query, Rows, Txn
+from fanin.protocol.steps import Query, Rows, Statement, Txn
 from fanin.stores.base import Store
 
 QUEUE = "q"
@@ -199,14 +199,18 @@ def ending(store: Store, job_id: str) -> tuple[str, str | None]:
     return row.status, row.outcome
 
 
-def say(store: Store, sql: str, **values: Any) -> Rows:
-    """Run one statement of the test's own: ``fanin.`` and ``:name`` as in a room."""
-    query = Query("test", "say", (), {"pg": sql, "lite": sql})
+def send(store: Store, statement: Statement) -> Rows:
+    """One statement in a transaction of its own."""
 
     def txn() -> Txn[Rows]:
-        return (yield query(**values))
+        return (yield statement)
 
     return store.run(txn)
+
+
+def say(store: Store, sql: str, **values: Any) -> Rows:
+    """Run one statement of the test's own: ``fanin.`` and ``:name`` as in a room."""
+    return send(store, Query("test", "say", (), {"pg": sql, "lite": sql})(**values))
 
 
 def snapshot(store: Store) -> dict[str, list[Any]]:

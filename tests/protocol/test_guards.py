@@ -14,7 +14,7 @@ import pytest
 from fanin.domain import limits
 from fanin.domain.policy import Policy
 from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, purge, redrive, submit, success
-from fanin.protocol.steps import Rows, Statement, Txn
+from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
     THEN,
@@ -30,21 +30,13 @@ from tests.protocol.helpers import (
     retried,
     run_all,
     say,
+    send,
     settle,
     snapshot,
     states,
     sweep,
     sweep_all,
 )
-
-
-def send(store: Store, statement: Statement) -> Rows:
-    """One statement in a transaction of its own."""
-
-    def txn() -> Txn[Rows]:
-        return (yield statement)
-
-    return store.run(txn)
 
 
 def running(store: Store) -> str:

@@ -13,18 +13,21 @@ import pytest
 
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
-from fanin.protocol import finish, lease, outbox, pause, redrive, submit
+from fanin.protocol import effect, finish, lease, outbox, pause, redrive, submit
+from fanin.protocol.effect import Call
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.state import execute, select
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
+from tests.races.races_effects import OFTEN, wanting
 from tests.races.stage import BUCKET, LAPSED, succeed
 
 THE_LONG_WAY = {
     "part": " -c enable_tidscan=off",
     "outbox": " -c enable_tidscan=off",
+    "effect": " -c enable_tidscan=off -c enable_indexscan=off -c enable_bitmapscan=off -c enable_hashjoin=off",
     "job_stripe": " -c enable_indexscan=off -c enable_indexonlyscan=off -c enable_material=off -c enable_seqscan=on",
 }
 """What makes the planner begin with the rows as they lie, and not with the list."""
@@ -81,12 +84,32 @@ def settles_events(arena: Arena) -> TxnFactory[object]:
     return lambda: outbox.settle(BUCKET, claim_id, said)
 
 
+def called(arena: Arena) -> list[Call]:
+    """Two effects that a relay is calling."""
+    arena.job(2, successor=None)
+    arena.settled([wanting(claim, OFTEN) for claim in arena.claims(2)])
+    return arena.store.run(arena.calling(OFTEN.name))
+
+
+def settles_effects(arena: Arena) -> TxnFactory[object]:
+    said = [effect.Said(call, "mark") for call in called(arena)]
+    return lambda: effect.settle(BUCKET, said)
+
+
+def retries_effects(arena: Arena) -> TxnFactory[object]:
+    calls = called(arena)
+    arena.store.run(lambda: effect.settle(BUCKET, [effect.Said(call, "refuse", final=True) for call in calls]))
+    return lambda: effect.retry(BUCKET, [call.where for call in calls], 3)
+
+
 BATCHES: dict[str, tuple[Callable[[Arena], TxnFactory[object]], str, str, str]] = {
     "settle": (settles, "part", "idx", "finish.settle_parts"),
     "renew": (renews, "part", "idx", "lease.renew_parts"),
     "reap": (reaps, "part", "idx", "finish.reap_parts"),
     "walk": (walks, "part", "idx", "pause.lock_portion"),
     "events": (settles_events, "outbox", "event_key", "outbox.settle_events"),
+    "effects": (settles_effects, "effect", "idx", "effect.settle_effects"),
+    "effects called again": (retries_effects, "effect", "idx", "effect.retry_effects"),
     "append": (appends, "job_stripe", "stripe", "submit.add_created"),
 }
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fanin.protocol import close, lease, outbox, purge
+from fanin.domain.effects import Intent
+from fanin.protocol import close, effect, lease, outbox, purge
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
+from tests.races.races_effects import OFTEN, ONCE, wanting
 from tests.races.stage import BUCKET, LAPSED
 
 
@@ -79,6 +81,32 @@ def retries(arena: Arena) -> TxnFactory[int]:
     return lambda: outbox.retry(BUCKET)
 
 
+def wants(arena: Arena, intent: Intent) -> None:
+    """Three parts that have succeeded, and want this done."""
+    arena.job(3, successor=None)
+    arena.settled([wanting(held, intent) for held in arena.claims(3)])
+
+
+def takes_effects(arena: Arena) -> TxnFactory[int]:
+    wants(arena, OFTEN)
+    calling = arena.calling(OFTEN.name)
+
+    def txn() -> Txn[int]:
+        return len((yield from calling()))
+
+    return txn
+
+
+def expires(arena: Arena) -> TxnFactory[int]:
+    wants(arena, ONCE)
+    arena.store.run(arena.calling(ONCE.name, seconds=-1.0))
+
+    def txn() -> Txn[int]:
+        return len((yield from effect.expire(BUCKET)))
+
+    return txn
+
+
 @pytest.mark.parametrize(
     ("stage", "table", "key"),
     [
@@ -87,6 +115,8 @@ def retries(arena: Arena) -> TxnFactory[int]:
         pytest.param(sweeps, "part", "idx", id="sweeps"),
         pytest.param(takes_events, "outbox", "event_key", id="takes_events"),
         pytest.param(retries, "outbox", "event_key", id="retries"),
+        pytest.param(takes_effects, "effect", "idx", id="takes_effects"),
+        pytest.param(expires, "effect", "idx", id="expires"),
     ],
 )
 def test_it_takes_the_free_parts_without_waiting_for_one_that_is_held(

@@ -26,10 +26,10 @@ RETURNING name;
 
 -- name: hold_part
 -- A call by the part's own attempt, under the fence: only the holder of the running part, and it stays the holder until
--- the row is written.
+-- the row is written. One that has handed its work to a nested job holds it no more.
 SELECT p.stripe FROM fanin.part AS p
 WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
-    AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id
+    AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id AND NOT p.waiting
 FOR NO KEY UPDATE OF p --pg
 ;
 

@@ -7,12 +7,13 @@
 
 -- name: stage
 -- Before an upload: only the holder of the running part leaves a row. Saying it again begins that output afresh. No lock
--- is needed: whoever loses the part a moment later leaves what he would have left a moment before.
+-- is needed: whoever loses the part a moment later leaves what he would have left a moment before. An attempt that has
+-- handed its work to a nested job has said all: what it left by then counts with the end of that job.
 INSERT INTO fanin.staged_output AS o (bucket, job_id, idx, claim_id, name, attempt, status, root, at)
 SELECT p.bucket, p.job_id, p.idx, p.claim_id, :name, p.attempt, 'staged', :root, fanin.clock()
 FROM fanin.part AS p
 WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
-    AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id
+    AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id AND NOT p.waiting
 ON CONFLICT (bucket, job_id, idx, claim_id, name) DO UPDATE
     SET status = 'staged', root = excluded.root, size = NULL, digest = NULL, at = excluded.at
     WHERE o.status IN ('staged', 'ready')
@@ -25,7 +26,7 @@ WHERE o.bucket = :bucket AND o.job_id = :job_id AND o.idx = :idx AND o.claim_id 
     AND o.status IN ('staged', 'ready')
     AND EXISTS (SELECT 1 FROM fanin.part AS p
         WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = :idx
-            AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id)
+            AND p.status = 'running' AND p.attempt = :attempt AND p.claim_id = :claim_id AND NOT p.waiting)
 RETURNING o.name;
 
 -- name: counting
