@@ -92,7 +92,7 @@ class App:
             task: Task[..., Any] = Task(function, **options)
             if task.name in self.tasks:
                 raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
-            task.effects = self.effects
+            task.effects, task.max_parts = self.effects, self.max_parts
             self.tasks[task.name] = task
             return task
 
@@ -151,7 +151,7 @@ class App:
             task.signature.check_item(SAMPLE)
             if task.name in self.tasks:
                 raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
-            task.effects = self.effects
+            task.effects, task.max_parts = self.effects, self.max_parts
             self.tasks[task.name] = task
             self._listeners.append((task, frozenset(one.name for one in chosen)))
             return task

@@ -38,6 +38,12 @@ def nest_empty(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
     return stage.nesting(one, 0)
 
 
+@row("nest.refuse", "a job that may not be")
+def nest_refused(stage: Stage) -> TxnFactory[None]:
+    _, (one, _) = held(stage, 2)
+    return stage.refusing(one)
+
+
 def lost_while_waiting(stage: Stage) -> Claim:
     """A part whose nested job goes on, held again after its job was cancelled, swept and redriven."""
     job_id, (one,) = held(stage, 1)

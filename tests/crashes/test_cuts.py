@@ -46,6 +46,7 @@ PIECES = {
     "advance.undo_next": "finish.settle",
     "advance.wrap_up": "finish.settle",
     "waiting.rise": "finish.settle",
+    "ending.announce_refused": "nest.refuse",
 }
 """Writing generators that are only a part of another transaction, and that one."""
 WRITES = re.compile(r"\b(INSERT INTO|UPDATE fanin|DELETE FROM|FOR NO KEY UPDATE)\b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanin.domain import identity, limits
@@ -228,3 +229,49 @@ def test_a_nested_job_that_was_left_behind_is_redriven_by_its_part(store: Store)
     assert begin(store, again) == (Nested.WAITS, job_id)
     assert job(store, job_id).run == 2
     sweep_all(store)
+
+
+# A job that may not be.
+
+
+def refuse(store: Store, held: Claim) -> str:
+    made, _ = nested(store, held)
+    made = msgspec.structs.replace(made, id=identity.refused_id(held.job_id, held.idx, 1))
+    store.run(lambda: nest.refuse(held, made, "too wide"))
+    return made.id
+
+
+def test_a_refused_job_stands_there_once_with_its_event_and_leaves_the_part_alone(store: Store) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    before = snapshot(store)
+    job_id = refuse(store, held)
+    row = job(store, job_id)
+    assert (row.status, row.outcome, row.reason) == ("failed", "refused", "too wide")
+    after = snapshot(store)
+    assert refuse(store, held) == job_id
+    assert snapshot(store) == after
+    assert after["part"] == before["part"]
+    settle(store, failed(held))
+    assert refuse(store, held) == job_id, "said again by an attempt that has been heard"
+    assert ending(store, held.job_id) == ("failed", "too_many_failures")
+
+
+def test_a_claim_that_is_lost_refuses_nothing(store: Store, clock: Clock) -> None:
+    late, held = lost(store, clock)
+    before = snapshot(store)
+    with pytest.raises(LeaseLost):
+        refuse(store, late)
+    assert snapshot(store) == before
+    refuse(store, held)
+    settle(store, done(held))
+    with pytest.raises(LeaseLost):
+        refuse(store, held)
+
+
+def test_a_refused_job_is_not_redriven_by_itself(store: Store) -> None:
+    make(store, 1)
+    (held,) = claim(store)
+    job_id = refuse(store, held)
+    with pytest.raises(NotAllowedNow, match=f"redrive job {held.job_id}"):
+        store.run(lambda: redrive.redrive(0, job_id, 1, 1))

@@ -219,6 +219,42 @@ def nest_and_release(arena: Arena) -> list[Actor]:
     return [arena.releases("A", one), nester(arena, "N", one)]
 
 
+def refuser(arena: Arena, name: str, held: Claim) -> Actor:
+    """A holder whose part would end with a job that may not be, and which then fails it."""
+    refusing = arena.refusing(held)
+
+    def telling() -> Txn[str]:
+        try:
+            yield from refusing()
+        except LeaseLost as lost:
+            raise NotAllowedNow(str(lost)) from None
+        return "REFUSED"
+
+    def script() -> Script:
+        try:
+            return (yield telling)
+        except NotAllowedNow:
+            return "LOST"
+
+    return Actor(name, script)
+
+
+@race("a job is refused to a part twice, by one attempt", "M=REFUSED N=REFUSED", preemptions=1)
+def refuse_and_refuse(arena: Arena) -> list[Actor]:
+    """The refused job could be made twice, or have two events."""
+    arena.job(1)
+    (one,) = arena.claims(1)
+    return [refuser(arena, "M", one), refuser(arena, "N", one)]
+
+
+@race("a job is refused to a part, and its attempt gives it back", "A=OK N=LOST", "A=OK N=REFUSED", preemptions=1)
+def refuse_and_release(arena: Arena) -> list[Actor]:
+    """A refusal of an attempt that holds nothing any more could be written down."""
+    arena.job(1, successor=None)
+    (one,) = arena.claims(1)
+    return [arena.releases("A", one), refuser(arena, "N", one)]
+
+
 def nobody_failed(arena: Arena, run: Run) -> list[str]:
     rows = select(arena.store, "SELECT job_id, idx FROM fanin.part WHERE status = 'failed'")
     return [f"failed, although its nested job was only left behind: {row}" for row in rows]

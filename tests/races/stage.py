@@ -15,7 +15,7 @@ from fanin.domain import limits
 from fanin.domain.effects import Intent
 from fanin.domain.events import Event
 from fanin.domain.flows import EXPAND
-from fanin.domain.identity import firing_id, keyed_job_id, nested_id
+from fanin.domain.identity import firing_id, keyed_job_id, nested_id, refused_id
 from fanin.domain.model import Claim, Fired, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
 from fanin.protocol import close, effect, finish, flow, lease, nest, outbox, pause, schedule, submit
@@ -108,6 +108,11 @@ class Stage:
         """The holder of a part that ends with a job of so many parts."""
         job = self.nested(held, **options)
         return lambda: nest.nest(held, job, parts, lambda: [["1"] * parts] if parts else [])
+
+    def refusing(self, held: Claim) -> TxnFactory[None]:
+        """The holder of a part that would end with a job which may not be."""
+        job = msgspec.structs.replace(self.nested(held), id=refused_id(held.job_id, held.idx, 1))
+        return lambda: nest.refuse(held, job, "too wide")
 
     def waiting(self, held: Claim, parts: int = 1, **options: Any) -> str:
         """The part waits for a job of so many parts. Its id."""

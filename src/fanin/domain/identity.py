@@ -52,6 +52,12 @@ def nested_id(job_id: str, idx: int) -> str:
     return _relative(f"nested/{job_id}/{idx}", job_id, -1)
 
 
+def refused_id(job_id: str, idx: int, run: int) -> str:
+    """The id of the job that says what part ``idx`` was refused in this run of ``job_id``. Not that of the nested job,
+    which a later run may be allowed."""
+    return _relative(f"refused/{job_id}/{idx}/{run}", job_id, -1)
+
+
 def keyed_flow_id(key: str) -> str:
     """The id of the flow that was asked for under ``key``."""
     return str(uuid.uuid5(JOB_SPACE, "flow/" + key))

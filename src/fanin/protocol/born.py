@@ -33,13 +33,14 @@ class Born(msgspec.Struct, frozen=True):
         """Why it must not be: then it is born ended, visible and with its event. Its parent's end never fails."""
         if self.depth <= limits.JOB_DEPTH_LEVELS:
             return None
-        return f"depth {self.depth} is over the limit of {limits.JOB_DEPTH_LEVELS}"
+        return (
+            f"depth {self.depth} is over the limit of {limits.JOB_DEPTH_LEVELS}: jobs that start jobs of their own "
+            "kind must stop somewhere"
+        )
 
     def refused_facts(self) -> dict[str, Any]:
-        return {
-            "job_id": self.id, "run": 1, "status": "failed", "outcome": "refused", "reason": self.refused,
-            "succeeded": 0, "failed": 0, "abandoned": 0, "key": None, "task": self.spec.task, "ended_by": None,
-        }  # fmt: skip
+        assert self.refused is not None, f"job {self.id} may be"
+        return refused_facts(self.id, self.spec.task, self.refused)
 
     def create(self, bucket: int) -> Txn[None]:
         spec = self.spec
@@ -61,3 +62,11 @@ class Born(msgspec.Struct, frozen=True):
             attempts=spec.attempts, payload=self.payload,
         )  # fmt: skip
         yield SQL.ring(queue=spec.queue)
+
+
+def refused_facts(job_id: str, task: str, reason: str) -> dict[str, Any]:
+    """What the event of a job says that was born refused."""
+    return {
+        "job_id": job_id, "run": 1, "status": "failed", "outcome": "refused", "reason": reason, "succeeded": 0,
+        "failed": 0, "abandoned": 0, "key": None, "task": task, "ended_by": None,
+    }  # fmt: skip

@@ -16,7 +16,7 @@ from fanin.domain.model import Spec
 from fanin.domain.policy import Ending
 from fanin.protocol import advance, counting, waiting
 from fanin.protocol.advance import Moved
-from fanin.protocol.born import Born
+from fanin.protocol.born import Born, refused_facts
 from fanin.protocol.counting import Endings
 from fanin.protocol.steps import Apart, Room, Txn, one
 from fanin.protocol.waiting import Risen
@@ -93,6 +93,12 @@ def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> 
         yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=seq, payload=_payload(facts))
     for child in born:
         yield from child.create(bucket)
+
+
+def announce_refused(bucket: int, job_id: str, task: str, reason: str) -> Txn[None]:
+    """The event of a job that was born ended."""
+    key, payload = identity.finished_key(job_id, 1), _payload(refused_facts(job_id, task, reason))
+    yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=1, payload=payload)
 
 
 class Ended(NamedTuple):

@@ -1,7 +1,8 @@
 """A part that ends with a job of its own: it starts the job and waits for it as a row, while its worker is free.
 
-    nest -> the nested job, made once however often the part is run
-         -> the part waits
+    nest   -> the nested job, made once however often the part is run
+           -> the part waits
+    refuse -> a job that may not be: ended from the beginning, for people and for its event; the part is failed
     the end of the nested job -> `waiting.rise` -> the part ends
 
 A part that has ended otherwise (its job was closed, an operator took it over) leaves the nested job to `orphans`.
@@ -15,7 +16,7 @@ from typing import Any
 from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost
 from fanin.domain.model import Claim, NewJob
-from fanin.protocol import close, redrive, submit
+from fanin.protocol import close, ending, redrive, submit
 from fanin.protocol.steps import Again, Room, Txn, one
 from fanin.protocol.submit import Chunks
 
@@ -31,6 +32,8 @@ class Nested(Enum):
     """There is nothing to wait for: the job stood there and has completed, or it had no parts."""
     FAILED = "failed"
     """It has ended badly, and nothing of it can be run again."""
+    REFUSED = "refused"
+    """The job may not be."""
 
 
 def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nested, str]]:
@@ -54,15 +57,29 @@ def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nest
     if status not in LIVE:
         yield from _hold(held)
         return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last
-    token: dict[str, Any] = {
-        "bucket": held.bucket, "job_id": held.job_id, "idx": held.idx, "attempt": held.attempt,
-        "claim_id": held.claim_id,
-    }  # fmt: skip
+    token = _token(held)
     if (yield SQL.take_held(**token)):
         one((yield SQL.begin_to_wait(**token, nested_id=job.id, never=limits.NEVER_SECONDS)))
     else:
         yield from _said_before(held, written=fresh or again > 0)
     return Nested.WAITS, last
+
+
+def refuse(held: Claim, job: NewJob, reason: str) -> Txn[None]:
+    """Say that the job which the part would end with may not be: it stands there from now on, ended, with its event
+    and without parts. The part is not touched. Raises `LeaseLost` (nothing is written) if the claim does not hold it.
+    """
+    fresh = yield SQL.refuse(
+        bucket=job.bucket, id=job.id, task=job.task, queue=job.queue, reason=reason, priority=job.priority,
+        attempts=job.attempts, parent_id=job.parent_id, root_id=job.root_id, depth=job.depth,
+        waiter_id=job.waiter_id, waiter_idx=job.waiter_idx,
+    )  # fmt: skip
+    if not (yield SQL.take_held(**_token(held))):
+        status, token, _ = yield from _look(held)
+        if fresh or status != "failed" or token != (held.attempt, held.claim_id):
+            raise _lost(held)
+    if fresh:
+        yield from ending.announce_refused(job.bucket, job.id, job.task, reason)
 
 
 def orphans(bucket: int) -> Txn[list[tuple[str, int]]]:
@@ -129,6 +146,13 @@ def _look(held: Claim) -> Txn[tuple[str, tuple[int, str], bool]]:
     rows = yield SQL.look_at_waiter(bucket=held.bucket, job_id=held.job_id, idx=held.idx)
     status, attempt, claim_id, waiting = one(rows)
     return status, (attempt, claim_id), bool(waiting)
+
+
+def _token(held: Claim) -> dict[str, Any]:
+    return {
+        "bucket": held.bucket, "job_id": held.job_id, "idx": held.idx, "attempt": held.attempt,
+        "claim_id": held.claim_id,
+    }  # fmt: skip
 
 
 def _lost(held: Claim) -> LeaseLost:

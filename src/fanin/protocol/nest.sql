@@ -31,6 +31,16 @@ RETURNING idx;
 -- Why that changed nothing.
 SELECT status, attempt, claim_id, waiting FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx;
 
+-- name: refuse
+-- A job that may not be is born ended, with the reason for all to see. It has no parts and no counters.
+INSERT INTO fanin.job (bucket, id, task, queue, status, outcome, reason, planned_parts, sealed_parts, open_stripes,
+    stripes, turn, priority, attempts, policy, parent_id, root_id, depth, waiter_id, waiter_idx, created_at, finished_at,
+    succeeded_parts, failed_parts, abandoned_parts, events)
+VALUES (:bucket, :id, :task, :queue, 'failed', 'refused', :reason, 0, 0, 0, 1, 0, :priority, :attempts, '{}',
+    :parent_id, :root_id, :depth, :waiter_id, :waiter_idx, fanin.clock(), fanin.clock(), 0, 0, 0, 1)
+ON CONFLICT (bucket, id) DO NOTHING
+RETURNING id;
+
 -- name: orphaning
 -- Parts that have ended otherwise than by the job that they once waited for.
 SELECT job_id, idx FROM fanin.part --pg

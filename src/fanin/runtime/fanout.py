@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import LimitExceeded
-from fanin.domain.model import Claim, NewJob, Spec
+from fanin.domain.errors import BadOption, BadPayload, LimitExceeded
+from fanin.domain.model import Claim, JobRow, NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy
 from fanin.protocol import nest, read
 from fanin.protocol.nest import Nested
@@ -40,6 +40,8 @@ class FanOut(msgspec.Struct, frozen=True):
     delay: float = 0.0
     give_up_after: float | None = None
     quorum: int | None = None
+    width: int = limits.JOB_WIDTH_PARTS
+    """The most parts that the application allows the job."""
 
     @staticmethod
     def of(
@@ -71,33 +73,67 @@ class FanOut(msgspec.Struct, frozen=True):
             delay=seconds(delay, "delay"),
             give_up_after=None if give_up_after is None else seconds(give_up_after, "give_up_after"),
             quorum=quorum,
+            width=task.max_parts,
         )
 
 
-def hand_over(value: FanOut, held: Claim, store: Store) -> tuple[Nested, str]:
+class Handed(NamedTuple):
+    """What became of the part, the job that it ends with, and why it has failed, if it has."""
+
+    what: Nested
+    job_id: str
+    why: str | None = None
+
+
+def hand_over(value: FanOut, held: Claim, store: Store) -> Handed:
     """Make the job of a part that is held, and let the part wait for it: see `fanin.protocol.nest.nest`.
 
-    Raises `BadPayload`, `BadOption`, `LimitExceeded` before anything is written, `KeyConflict` if an earlier
-    attempt has made the job with other items, `LeaseLost`.
+    A job that may not be, because it is too wide, too deep, or has an item that cannot be stored, is written down as
+    refused. Raises `KeyConflict` if an earlier attempt has made the job with other items, `LeaseLost`.
     """
-    spool = Spool(value.payloads, limits.JOB_WIDTH_PARTS)
-    check_quorum(value.quorum, len(spool))
     above = store.read(lambda: read.job(held.bucket, held.job_id))
     assert above is not None, f"there is no job {held.job_id} of a part that is held"
-    if above.depth + 1 > limits.JOB_DEPTH_LEVELS:
-        raise LimitExceeded(
-            f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
-            "parts that fan out into their own kind must stop somewhere"
-        )
-    new = spool.sealed(
-        NewJob(
-            id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=value.task, queue=value.queue,
-            priority=value.priority, attempts=value.attempts, policy=value.policy, successor=value.successor,
-            give_up_after=value.give_up_after, delay=value.delay, parent_id=above.id,
-            root_id=above.root_id or above.id, depth=above.depth + 1, waiter_id=held.job_id, waiter_idx=held.idx,
-        )
+    new = _nested_job(value, held, above)
+    try:
+        spool = _checked(value, new)
+    except (LimitExceeded, BadPayload, BadOption) as problem:
+        why = _plain(problem)
+        refused = msgspec.structs.replace(new, id=identity.refused_id(held.job_id, held.idx, above.run))
+        store.run(lambda: nest.refuse(held, refused, why))
+        return Handed(Nested.REFUSED, refused.id, f"job {refused.id} was refused: {why}")
+    new = spool.sealed(new)
+    what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
+    bad = what is Nested.FAILED
+    return Handed(what, last, f"job {last} has ended badly, and cannot be redriven" if bad else None)
+
+
+def _nested_job(value: FanOut, held: Claim, above: JobRow) -> NewJob:
+    return NewJob(
+        id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=value.task, queue=value.queue,
+        priority=value.priority, attempts=value.attempts, policy=value.policy, successor=value.successor,
+        give_up_after=value.give_up_after, delay=value.delay, parent_id=above.id, root_id=above.root_id or above.id,
+        depth=above.depth + 1, waiter_id=held.job_id, waiter_idx=held.idx,
     )  # fmt: skip
-    return store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
+
+
+def _checked(value: FanOut, new: NewJob) -> Spool:
+    """The parts, all of which may be. Raises `LimitExceeded`, `BadPayload`, `BadOption`."""
+    deepest = new.depth + (new.successor is not None)
+    if deepest > limits.JOB_DEPTH_LEVELS:
+        what = "this job" if deepest == new.depth else "the job of then="
+        raise LimitExceeded(
+            f"{what} would stand {deepest} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: parts that fan out "
+            "into their own kind must stop somewhere"
+        )
+    spool = Spool(value.payloads, value.width)
+    check_quorum(value.quorum, len(spool))
+    return spool
+
+
+def _plain(problem: Exception) -> str:
+    """The message as a text that any database can hold."""
+    text = str(problem).removesuffix(". Nothing was written").replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()[: limits.REASON_CHARS]
 
 
 def spec_of(task: Task[..., Any], above: int) -> Spec:

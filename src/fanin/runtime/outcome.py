@@ -69,12 +69,11 @@ def complete(found: Outcome, own: Part) -> Outcome:
     """The same outcome with its result among the part's outputs, or with its job made. Raises what `Part.output` and
     `fanout.hand_over` raise."""
     if found.fan_out is not None:
-        nested, last = hand_over(own, found.fan_out)
-        if nested is Nested.FAILED:
-            return Outcome(
-                "fail", error=error_json("NestedFailed", f"job {last} has ended badly, and cannot be redriven")
-            )
-        return Outcome("succeed", result=NESTED + last) if nested is Nested.COMPLETED else Outcome("waits")
+        handed = hand_over(own, found.fan_out)
+        if handed.why is not None:
+            return Outcome("fail", error=error_json("NestedFailed", handed.why))
+        completed = handed.what is Nested.COMPLETED
+        return Outcome("succeed", result=NESTED + handed.job_id) if completed else Outcome("waits")
     return msgspec.structs.replace(found, result=large_result(own, found.result or ""))
 
 

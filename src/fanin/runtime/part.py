@@ -15,12 +15,11 @@ from fanin.domain.effects import Intent, same_request
 from fanin.domain.errors import KeyConflict, LeaseLost, LimitExceeded, Refused
 from fanin.domain.model import Claim
 from fanin.protocol import effect, growth, lease
-from fanin.protocol.nest import Nested
 from fanin.runtime import fanout
 from fanin.runtime.asking import call_now, intended
 from fanin.runtime.codec import encode
 from fanin.runtime.effects import Handlers
-from fanin.runtime.fanout import FanOut
+from fanin.runtime.fanout import FanOut, Handed
 from fanin.runtime.outputs import LARGE, RESULT, Source, check_output_name, digest_of, staging, write_source
 from fanin.runtime.spawning import Spawns
 from fanin.runtime.task import Task
@@ -122,7 +121,8 @@ class Part:
         all parts, which a successor gets as a `Joined`. options: ``then``, ``tolerate``, ``fail_fast``, ``sample``,
         ``quorum``, ``give_up_after``, ``give_up``, ``attempts``, ``queue``, ``priority`` and ``delay`` of `App.map`.
 
-        Raises `BadOption`; an item that cannot be stored fails the part.
+        Raises `BadOption`. A job that may not be, because it is too wide or too deep or has an item that cannot be
+        stored, is written down as ``refused``, and the part has failed.
         """
         return FanOut.of(task, items, **options)
 
@@ -246,7 +246,7 @@ def spawns_of(part: Part) -> tuple[growth.Item, ...]:
     return () if part._spawns is None else tuple(part._spawns.items)
 
 
-def hand_over(own: Part, value: FanOut) -> tuple[Nested, str]:
+def hand_over(own: Part, value: FanOut) -> Handed:
     """Make the job that the part ends with, and before it the parts that it adds to its own job.
 
     Raises what `fanout.hand_over` and `Part.spawn` raise.

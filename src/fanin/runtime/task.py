@@ -82,6 +82,8 @@ class Task(Generic[P, R]):
         self.signature = Signature(function, self.name)
         self.effects: Handlers = {}
         """Those of the application."""
+        self.max_parts = limits.JOB_WIDTH_PARTS
+        """The width that the application allows a job."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

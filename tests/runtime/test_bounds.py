@@ -1,0 +1,123 @@
+"""A job that a part may not end with: it is there, refused, with its event, and the part says why it has failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fanin
+from fanin.domain import limits
+from fanin.protocol import read
+from fanin.testing.invariants import violations
+
+
+def work(app: fanin.App) -> None:
+    app.run_worker(until_idle=True)
+    assert violations(app.store) == []
+
+
+def refused(app: fanin.App, job: fanin.Job, said: str) -> fanin.Job:
+    """The job that a part of ``job`` was refused, which says so."""
+    child = next(child for child in job.children() if child.row().outcome == "refused")
+    row = child.row()
+    assert (row.status, row.depth, row.succeeded_parts, row.failed_parts) == ("failed", job.row().depth + 1, 0, 0)
+    assert row.reason is not None
+    assert said in row.reason
+    ((key, _, kind, _, _, _),) = child.events()
+    assert (key, kind) == (f"job/{child.id}/finished/1", "job.finished")
+    (failure,) = job.failures()
+    assert (failure.type, failure.attempt) == ("NestedFailed", 1), "not tried again"
+    assert failure.message == f"job {child.id} was refused: {row.reason}"
+    return child
+
+
+def splitter(app: fanin.App, items: Any, **options: Any) -> fanin.Task[..., Any]:
+    @app.task
+    def leaf(item: Any) -> Any:
+        return item
+
+    @app.task
+    def split(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, items() if callable(items) else items, **options)
+
+    return split
+
+
+CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "width": (range(4), {}, "more than 3 parts, which is the limit: put several items in one part"),
+    "payload": (["ok", "x" * 1_000_100], {}, "put it in a file or object store"),
+    "kind": ([object()], {}, "object is not a type that fanin can store"),
+    "quorum": (range(2), {"quorum": 3}, "quorum=3 of 2 parts can never be reached"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_breach_is_a_refused_job_and_a_failed_part(migrated_url: str, name: str) -> None:
+    items, options, said = CASES[name]
+    with fanin.App(migrated_url, max_parts=3) as app:
+        job = app.map(splitter(app, items, **options), [0, 1], tolerate=1, fail_fast=False)
+        work(app)
+        assert job.progress().outcome == "too_many_failures"
+        assert len(job.failures()) == 2
+        one = app.map(splitter_of(app), [0])
+        work(app)
+        child = refused(app, one, said)
+        with pytest.raises(fanin.NotAllowedNow, match=f"redrive job {one.id}"):
+            child.redrive()
+
+
+def splitter_of(app: fanin.App) -> fanin.Task[..., Any]:
+    return next(task for name, task in app.tasks.items() if name.endswith(".split"))
+
+
+@pytest.mark.parametrize("then", [False, True])
+def test_a_tree_that_is_too_deep_ends_with_a_refused_job(
+    app: fanin.App, monkeypatch: pytest.MonkeyPatch, then: bool
+) -> None:
+    monkeypatch.setattr(limits, "JOB_DEPTH_LEVELS", 2)
+
+    @app.task
+    def add(parts: fanin.Joined[int]) -> int:
+        return sum(parts)
+
+    @app.task
+    def endless(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(endless, [number + 1], then=add if then else None)
+
+    job = app.map(endless, [0])
+    work(app)
+    for _ in range(1 if then else 2):
+        (job,) = job.children()
+    refused(app, job, "would stand 3 levels deep, the limit is 2")
+
+
+def test_a_redrive_may_find_that_the_job_is_allowed_now(app: fanin.App) -> None:
+    wide = {"items": ["x" * 1_000_100]}
+    split = splitter(app, lambda: wide["items"])
+    job = app.map(split, [0])
+    work(app)
+    assert job.status == "failed"
+    wide["items"] = ["short"]
+    job.redrive()
+    work(app)
+    assert [list(joined) for joined in job.results()] == [["short"]]
+    assert sorted(child.row().outcome or "" for child in job.children()) == ["all_ok", "refused"]
+
+
+def test_a_breach_counts_like_any_failure(app: fanin.App) -> None:
+    @app.task
+    def leaf(item: int) -> int:
+        return item
+
+    @app.task
+    def split(count: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, ["x" * 1_000_100] if count == 0 else range(count))
+
+    job = app.map(split, [2, 0, 1], tolerate=1)
+    work(app)
+    assert job.progress().outcome == "with_failures"
+    assert [list(joined) for joined in job.results()] == [[0, 1], [0]]
+    row = app.store.read(lambda: read.job(app.store.bucket(job.id), job.id))
+    assert row is not None
+    assert row.failed_parts == 1
