@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fanin
-from fanin.domain import limits
+from fanin.domain import identity, limits
 from fanin.protocol import read
 from fanin.testing.invariants import violations
 
@@ -121,3 +121,74 @@ def test_a_breach_counts_like_any_failure(app: fanin.App) -> None:
     row = app.store.read(lambda: read.job(app.store.bucket(job.id), job.id))
     assert row is not None
     assert row.failed_parts == 1
+
+
+# The size of a tree.
+
+
+@pytest.fixture
+def small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted exactly."""
+    monkeypatch.setattr(limits, "TREE_PARTS", 20)
+    monkeypatch.setattr(limits, "TREE_UNIT_PARTS", 1)
+
+
+@pytest.mark.usefixtures("small_trees")
+def test_a_tree_that_grows_too_large_is_refused_its_next_jobs(app: fanin.App) -> None:
+    @app.task
+    def endless(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(endless, range(3))
+
+    job = app.map(endless, [0])
+    app.run_worker(until_idle=True, concurrency=1)  # several could each see the room that is left
+    assert violations(app.store) == []
+    assert job.status == "failed"
+    below = [row for row in app.jobs(limit=1000) if row.parent_id is not None]
+    made = [row for row in below if row.outcome != "refused"]
+    assert sum(1 + (row.sealed_parts or 0) for row in made) <= 20
+    reasons = {row.reason for row in below if row.outcome == "refused"}
+    (reason,) = reasons
+    assert reason is not None
+    assert f"the tree below job {job.id} would have more than about 20 parts" in reason
+
+
+@pytest.mark.usefixtures("small_trees")
+def test_trees_are_counted_apart_and_so_is_what_stands_above(app: fanin.App) -> None:
+    split = splitter(app, range(18))
+    jobs = [app.map(split, [0]) for _ in range(3)]
+    wide = app.map(app.tasks[split.name.removesuffix("split") + "leaf"], range(40))
+    work(app)
+    assert {job.status for job in [*jobs, wide]} == {"completed"}
+
+
+@pytest.mark.usefixtures("small_trees")
+def test_a_job_that_stands_in_a_full_tree_is_found_by_the_next_attempt(app: fanin.App) -> None:
+    """Not refused for the room that it takes itself."""
+    made: list[str] = []
+
+    @app.task
+    def leaf(number: int) -> int:
+        return number
+
+    @app.task(backoff=0)
+    def mapping(number: int) -> int:
+        made.append(app.map(leaf, range(19)).id)
+        if len(made) == 1:
+            raise ValueError("lost, so to speak")
+        app.map(leaf, range(19))
+        return number
+
+    job = app.map(mapping, [0])
+    work(app)
+    assert len(set(made)) == 1
+    (failure,) = job.failures()
+    assert (failure.type, failure.attempt) == ("LimitExceeded", 2)
+
+
+def test_jobs_are_counted_exactly_on_average() -> None:
+    """1 000 jobs of 50 parts, counted in units of 1 000."""
+    ids = [identity.nested_id(identity.keyed_job_id("root"), idx) for idx in range(1_000)]
+    units = [identity.tree_weight(job_id, 50, 1_000) for job_id in ids]
+    assert set(units) == {0, 1}
+    assert 35 <= sum(units) <= 67
+    assert identity.tree_weight(ids[0], 5_000_000, 1_000) in (5_000, 5_001)

@@ -161,6 +161,13 @@ def stripe_of(idx: int, stripes: int, run_parts: int) -> int:
     return (idx // run_parts) % stripes
 
 
+def tree_weight(job_id: str, parts: int, unit: int) -> int:
+    """For how many units of ``unit`` parts a job of so many parts counts, itself included. On average over many ids it is
+    exact; for one job it is rounded up or down by its id, so it is the same whoever makes the job."""
+    own = int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8])
+    return (own % unit + parts + 1) // unit
+
+
 def request_hash(*pieces: bytes) -> hashlib._Hash:
     """A running SHA-256 over the content of a request, each piece preceded by its length."""
     digest = hashlib.sha256()

@@ -6,6 +6,10 @@ JOB_WIDTH_PARTS = 10_000_000
 """Parts of one job, unless the application sets a lower ``max_parts``."""
 INDEX_PARTS = 2 * JOB_WIDTH_PARTS
 """Indexes of the parts of one job: those that a part spawns come after all that may be planned."""
+TREE_PARTS = 100_000_000
+"""Parts, and jobs, below one job that was submitted from outside any handler; more are refused. It is an estimate."""
+TREE_UNIT_PARTS = 100_000
+"""Trees are counted in units of so many parts: a smaller job counts for one unit, or for none, by a draw."""
 FLOW_STEPS = 10_000
 """Steps of one flow."""
 NAMED_STEPS = 100

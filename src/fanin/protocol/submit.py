@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from fanin.domain import limits, policy
+from fanin.domain import identity, limits, policy
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow, UnknownJob
 from fanin.domain.identity import item_key, stripe_of
 from fanin.domain.model import NewJob
@@ -211,8 +211,28 @@ def check_bounds(job: NewJob, parts: int) -> None:
         )
 
 
+def _check_tree(job: NewJob, root_id: str, parts: int) -> Txn[None]:
+    """Raise `LimitExceeded` before anything is written, if the job is new and its tree would become too large.
+
+    What others add at this moment is not seen: the sum is an estimate, and no lock is taken for it.
+    """
+    ((units,),) = yield SQL.tree_size(bucket=job.bucket, root_id=root_id)
+    if int(units) * limits.TREE_UNIT_PARTS + parts <= limits.TREE_PARTS:
+        return
+    if (yield SQL.find_job(bucket=job.bucket, id=job.id)):
+        return  # it is asked for again
+    raise LimitExceeded(
+        f"the tree below job {root_id} would have more than about {limits.TREE_PARTS} parts, which is the limit: put "
+        "several items in one part, or submit some of the work from outside a handler, as a tree of its own"
+    )
+
+
 def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[int | None]:
     """Insert the job row. Its first turn, or None if the same request stands there already."""
+    weight = None
+    if job.root_id is not None:
+        weight = identity.tree_weight(job.id, parts or 0, limits.TREE_UNIT_PARTS) or None
+        yield from _check_tree(job, job.root_id, parts or 0)
     if job.key is not None:
         existing = yield SQL.find_job(bucket=job.bucket, id=job.id)
         if existing:
@@ -245,6 +265,7 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         flow_id=job.flow_id,
         flow_step=job.flow_step,
         width=job.width,
+        tree_weight=weight,
         spawn_from=None if job.width is None else limits.JOB_WIDTH_PARTS if parts is None else parts,
         failure_events=job.failure_events,
         progress_every=job.progress_every,

@@ -5,18 +5,24 @@
 -- The job of an id, to tell "the same request again" from "the same key, another content".
 SELECT id, request_hash, status, planned_parts FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
+-- name: tree_size
+-- How many units of parts stand below a root. Few rows: most jobs count for no whole unit.
+SELECT coalesce(sum(tree_weight), 0) FROM fanin.job --pg
+SELECT coalesce(sum(tree_weight), 0) FROM fanin.job INDEXED BY fanin.job_tree --lite
+WHERE bucket = :bucket AND root_id = :root_id AND tree_weight IS NOT NULL;
+
 -- name: create_job
 -- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again. The job's
 -- first turn is the smallest that still waits in the queue: a new job starts beside it, not behind everything.
 INSERT INTO fanin.job (bucket, id, task, queue, key, request_hash, status, planned_parts, sealed_parts, open_stripes,
     stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta, listeners,
-    waiter_id, waiter_idx, flow_id, flow_step, width, spawn_from, failure_events, progress_every, progress_at,
+    waiter_id, waiter_idx, flow_id, flow_step, width, tree_weight, spawn_from, failure_events, progress_every, progress_at,
     created_at, give_up_at)
 VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :sealed, :open_stripes,
     :stripes, (SELECT coalesce(min(p.turn), 0) FROM fanin.part AS p
         WHERE p.bucket = :bucket AND p.queue = :queue AND p.priority = :priority AND p.ready),
     :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta, :listeners,
-    :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :spawn_from, :failure_events, :progress_every,
+    :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :tree_weight, :spawn_from, :failure_events, :progress_every,
     fanin.clock() + :progress_every, fanin.clock(), fanin.clock() + :give_up_after)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING turn;

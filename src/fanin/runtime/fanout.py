@@ -88,21 +88,22 @@ class Handed(NamedTuple):
 def hand_over(value: FanOut, held: Claim, store: Store) -> Handed:
     """Make the job of a part that is held, and let the part wait for it: see `fanin.protocol.nest.nest`.
 
-    A job that may not be, because it is too wide, too deep, or has an item that cannot be stored, is written down as
-    refused. Raises `KeyConflict` if an earlier attempt has made the job with other items, `LeaseLost`.
+    A job that may not be, because it is too wide or too deep, would make its tree too large, or has an item that
+    cannot be stored, is written down as refused. Raises `KeyConflict` if an earlier attempt has made the job with other
+    items, `LeaseLost`.
     """
     above = store.read(lambda: read.job(held.bucket, held.job_id))
     assert above is not None, f"there is no job {held.job_id} of a part that is held"
     new = _nested_job(value, held, above)
     try:
         spool = _checked(value, new)
+        new = spool.sealed(new)
+        what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
     except (LimitExceeded, BadPayload, BadOption) as problem:
         why = _plain(problem)
         refused = msgspec.structs.replace(new, id=identity.refused_id(held.job_id, held.idx, above.run))
         store.run(lambda: nest.refuse(held, refused, why))
         return Handed(Nested.REFUSED, refused.id, f"job {refused.id} was refused: {why}")
-    new = spool.sealed(new)
-    what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
     bad = what is Nested.FAILED
     return Handed(what, last, f"job {last} has ended badly, and cannot be redriven" if bad else None)
 
