@@ -59,9 +59,13 @@ class Job:
         """``open``, ``running``, ``completed``, ``failed`` or ``cancelled``."""
         return self.progress().status
 
-    def progress(self) -> Progress:
-        """The counts, in constant time however many parts there are. Raises `UnknownJob`."""
-        found = self._app.store.read(lambda: read.progress(self._bucket, self.id))
+    def progress(self, *, tree: bool = False) -> Progress:
+        """The counts, in constant time however many parts there are. Raises `UnknownJob`.
+
+        tree: with the parts of all jobs that its parts have ended with (`Part.fan_out`), in a time that grows with the
+        number of these jobs. A part that waits for such a job counts as remaining.
+        """
+        found = self._app.store.read(lambda: read.progress(self._bucket, self.id, tree))
         if found is None:
             raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
         return found

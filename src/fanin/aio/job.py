@@ -63,8 +63,8 @@ class AsyncJob:
     async def status(self) -> str:
         return (await self.progress()).status
 
-    async def progress(self) -> Progress:
-        found = await self._runner.read(lambda: read.progress(self._bucket, self.id))
+    async def progress(self, *, tree: bool = False) -> Progress:
+        found = await self._runner.read(lambda: read.progress(self._bucket, self.id, tree))
         if found is None:
             raise UnknownJob(f"there is no job {self.id} in {self._app.url.split('@')[-1]}")
         return found

@@ -45,7 +45,7 @@ def show(
             return show_flow(flow, False, common)
         if part is not None:
             return _show_part(app, found, part, common)
-        row, progress = found.row(), found.progress()
+        row, progress, tree = found.row(), found.progress(), found.progress(tree=True)
         bucket = app.store.bucket(found.id)
         running = app.store.read(lambda: read.running(bucket, found.id, limit=SHOWN))
         for held in running:
@@ -53,6 +53,7 @@ def show(
         failed = app.store.read(lambda: read.failures(bucket, found.id, 0, limit=max(failures, 1)))[:failures]
         successor = found.successor
         facts = job_facts(row, progress) | {
+            "tree": {"jobs": tree.jobs, "parts": tree.total, "remaining": tree.remaining},
             "policy": msgspec.json.decode(row.policy), "meta": found.meta(), "running": running,
             "failures": [msgspec.to_builtins(failure) for failure in failed], "account": found.account(),
             "successor": None if successor is None else job_facts(successor.row(), successor.progress()),
@@ -83,6 +84,10 @@ def _print(screen: Console, row: JobRow, progress: Progress, facts: dict[str, An
         field("reason", row.reason)
     ended = line(progress, 0.0).replace("  0/s", "")
     field("parts", ended)
+    if facts["tree"]["jobs"] > 1:
+        tree = facts["tree"]
+        done = f"{number(tree['parts'] - tree['remaining'])}/{number(tree['parts'])}"
+        field("tree", f"{done} parts in {number(tree['jobs'])} jobs")
     took = "" if row.finished_at is None else f", took {span(row.finished_at - row.created_at)}"
     field("created", moment(row.created_at) + took)
     if row.give_up_at is not None and not row.ended:

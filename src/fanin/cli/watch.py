@@ -25,6 +25,7 @@ def watch(
     /,
     *,
     interval: Annotated[float, option("Seconds between two looks (default: 0.2).")] = 0.2,
+    tree: Annotated[bool, option("Count the parts of the jobs that its parts end with too.")] = False,
     common: Common = DEFAULT,
 ) -> int:
     """Follow a job, and its successors, until they have ended. Exits with 0 if all completed, else with 1.
@@ -37,11 +38,11 @@ def watch(
         found: fanin.Job | None = app.job(job)
         while found is not None:
             if common.json:
-                _follow_json(found, interval)
+                _follow_json(found, interval, tree)
             else:
                 from fanin.runtime.progress import watch as show
 
-                show(_polls(found, interval))
+                show(_polls(found, interval, tree))
             row = found.row()
             if not common.json:
                 reason = f": {row.reason}" if row.reason else ""
@@ -52,18 +53,18 @@ def watch(
     return exits.OK
 
 
-def _polls(job: fanin.Job, interval: float) -> Iterator[Progress]:
+def _polls(job: fanin.Job, interval: float, tree: bool) -> Iterator[Progress]:
     while True:
-        progress = job.progress()
+        progress = job.progress(tree=tree)
         yield progress
         if progress.ended:
             return
         time.sleep(interval)
 
 
-def _follow_json(job: fanin.Job, interval: float) -> None:
+def _follow_json(job: fanin.Job, interval: float, tree: bool) -> None:
     before = None
-    for progress in _polls(job, interval):
+    for progress in _polls(job, interval, tree):
         if progress != before:
             print_json(job_facts(job.row(), progress))
             before = progress

@@ -173,7 +173,9 @@ class JobRow(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Counts of one job, read from its stripes in constant time. ``remaining`` counts pending and running parts."""
+    """Counts of one job, read from its stripes in constant time. ``remaining`` counts pending and running parts.
+
+    ``jobs``: how many jobs are counted, more than one in a tree of jobs below it."""
 
     status: str
     outcome: str | None
@@ -183,6 +185,7 @@ class Progress(msgspec.Struct, frozen=True):
     succeeded: int
     failed: int
     abandoned: int
+    jobs: int = 1
 
     @property
     def ended(self) -> bool:

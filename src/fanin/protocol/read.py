@@ -56,14 +56,20 @@ def successor(bucket: int, job_id: str) -> Txn[str | None]:
     return born.id if born is not None else None
 
 
-def progress(bucket: int, job_id: str) -> Txn[Progress | None]:
+def progress(bucket: int, job_id: str, tree: bool = False) -> Txn[Progress | None]:
+    """The counts of a job; with ``tree`` those of all jobs below it too, while its own state is told."""
     rows = yield SQL.progress(bucket=bucket, id=job_id)
     if not rows:
         return None
-    status, outcome, run, total, remaining, succeeded, failed, abandoned, closed = rows[0]
-    if closed:  # what the sweeper has not reached yet is abandoned all the same
+    status, outcome, run, *own, closed = rows[0]
+    if tree:
+        ((jobs, *counts),) = yield SQL.tree(bucket=bucket, id=job_id)
+    else:
+        jobs, counts = 1, own
+    total, remaining, succeeded, failed, abandoned = map(int, counts)
+    if closed and not tree:  # what the sweeper has not reached yet is abandoned all the same
         abandoned, remaining = abandoned + remaining, 0
-    return Progress(status, outcome, run, int(total), int(remaining), int(succeeded), int(failed), int(abandoned))
+    return Progress(status, outcome, run, total, remaining, succeeded, failed, abandoned, int(jobs))
 
 
 def results(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> Txn[list[tuple[int, str, str | None]]]:

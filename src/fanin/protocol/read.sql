@@ -35,6 +35,18 @@ SELECT j.status, j.outcome, j.run, coalesce(sum(s.created), 0), coalesce(sum(s.r
 FROM fanin.job AS j LEFT JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = j.id
 WHERE j.bucket = :bucket AND j.id = :id GROUP BY j.status, j.outcome, j.run;
 
+-- name: tree
+-- The sums over a job and all that its parts have ended with, and those in their turn: some rows for each of these jobs.
+WITH RECURSIVE tree AS (
+    SELECT t.id FROM fanin.job AS t WHERE t.bucket = :bucket AND t.id = :id
+    UNION ALL
+    SELECT j.id FROM tree AS a JOIN fanin.job AS j ON j.bucket = :bucket AND j.waiter_id = a.id
+)
+SELECT count(DISTINCT a.id), coalesce(sum(s.created), 0), coalesce(sum(CASE WHEN s.closed THEN 0 ELSE s.remaining END), 0),
+    coalesce(sum(s.succeeded), 0), coalesce(sum(s.failed), 0),
+    coalesce(sum(s.abandoned + CASE WHEN s.closed THEN s.remaining ELSE 0 END), 0)
+FROM tree AS a LEFT JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = a.id;
+
 -- name: results
 -- A page of results in the order of the parts.
 SELECT idx, status, result FROM fanin.part
