@@ -162,8 +162,8 @@ def stripe_of(idx: int, stripes: int, run_parts: int) -> int:
 
 
 def tree_weight(job_id: str, parts: int, unit: int) -> int:
-    """For how many units of ``unit`` parts a job of so many parts counts, itself included. On average over many ids it is
-    exact; for one job it is rounded up or down by its id, so it is the same whoever makes the job."""
+    """For how many units of ``unit`` parts a job of so many parts counts, itself included. On average over many ids it
+    is exact; for one job it is rounded up or down by its id, so it is the same whoever makes the job."""
     own = int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8])
     return (own % unit + parts + 1) // unit
 
