@@ -365,7 +365,8 @@ class FlowRun:
     def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False) -> None:
         """Say that a person has undone a step, or found nothing to undo; the undoing goes on.
 
-        Raises `NotAllowedNow`, `BadOption`.
+        Raises `NotAllowedNow`, also if it is to be undone and an effect of it is still under way or `unknown` (`fanin
+        effects settle`), and `BadOption`.
         """
         status = "nothing_to_undo" if nothing_to_undo else "undone"
         if not note.strip() or len(note) > limits.REASON_CHARS:

@@ -483,19 +483,22 @@ def test_a_person_has_a_stuck_effect_called_again(store: Store, mode: str, doubt
 def test_a_compensation_cancels_what_surely_has_not_happened(store: Store) -> None:
     job_id = make(store, 1)
     (held,) = claim(store)
-    names = ("waits", "refused", "in doubt", "called", "done")
+    names = ("waits", "refused", "in doubt", "called", "done", "failed")
     settle(store, wanting(held, *map(intent, names)))
     for name, verb, more in (
-        ("refused", "refuse", {}), ("in doubt", "refuse", {"doubtful": True}), ("done", "mark", {}),
+        ("refused", "refuse", {}), ("failed", "refuse", {"final": True}),
+        ("in doubt", "refuse", {"doubtful": True}), ("done", "mark", {}),
     ):  # fmt: skip
         said(store, called(store, name)[0], verb, **more)
     (under_way,) = called(store, "called")
-    assert store.run(lambda: effect.cancel(0, job_id)) == 2
+    assert store.run(lambda: effect.cancel(0, job_id)) == 3
     assert store.run(lambda: effect.cancel(0, job_id)) == 0
     assert states(store, job_id) == {
-        "waits": "cancelled", "refused": "cancelled", "in doubt": "registered", "called": "calling", "done": "done",
+        "waits": "cancelled", "refused": "cancelled", "failed": "cancelled", "in doubt": "registered",
+        "called": "calling", "done": "done",
     }  # fmt: skip
-    assert called(store, "waits") == called(store, "refused") == []
+    assert store.run(lambda: effect.retry(0, [(job_id, 0, name) for name in names], 3)) == []
+    assert called(store, "waits") == called(store, "refused") == called(store, "failed") == []
     assert said(store, under_way, "mark") == "done"
 
 

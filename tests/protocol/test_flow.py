@@ -9,10 +9,10 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
-from fanin.protocol import advance, close, finish, flow, redrive
+from fanin.protocol import advance, close, effect, finish, flow, redrive
 from fanin.stores.base import Store
 from fanin.testing.cuts import statements
-from tests.protocol.effects import called, intent, said, wanting
+from tests.protocol.effects import begin, called, intent, said, wanting
 from tests.protocol.effects import states as effects_of
 from tests.protocol.flows import (
     again,
@@ -267,8 +267,6 @@ def test_an_effect_that_may_have_been_done_is_no_nothing(store: Store) -> None:
 
 
 def test_what_a_failed_part_has_done_waits_for_a_person(store: Store) -> None:
-    from tests.protocol.effects import begin
-
     flow_id = start(store, {"a": ""}, undo=["a"])
     one = held(store, flow_id, "a")
     said(store, begin(store, one, intent("mail")), "mark")
@@ -282,6 +280,58 @@ def test_what_a_failed_part_has_done_waits_for_a_person(store: Store) -> None:
         undo_again(store, flow_id, "a")
     resolve(store, flow_id, "a")
     assert effects_of(store, job_id) == {"mail": "reversed"}
+    assert row(store, flow_id).status == "compensated"
+
+
+def test_what_a_step_did_not_do_is_not_called_for_anybody_once_it_is_undone(store: Store) -> None:
+    flow_id = start(store, {"a": "", "b": "a"}, undo=["a"])
+    one = held(store, flow_id, "a")
+    said(store, begin(store, one, intent("mail")), "refuse", final=True)
+    settle(store, done(one))
+    job_id = job_of(store, flow_id, "a")
+    fail(store, flow_id, "b")
+    assert effects_of(store, job_id) == {"mail": "cancelled"}
+    assert store.run(lambda: effect.retry(0, [(job_id, 0, "mail")], 3)) == []
+    undo(store, flow_id, "a")
+    assert row(store, flow_id).status == "compensated"
+
+
+def test_what_was_asked_for_again_while_it_was_undone_is_for_a_person(store: Store) -> None:
+    """It was in doubt when the undoing began, has failed for good since, and somebody has it called once more."""
+    flow_id = start(store, {"a": "", "b": "a"}, undo=["a"])
+    settle(store, wanting(held(store, flow_id, "a"), intent("mail")))
+    (call,) = called(store, "mail")
+    said(store, call, "refuse", doubtful=True)
+    fail(store, flow_id, "b")
+    (call,) = called(store, "mail")
+    said(store, call, "refuse", final=True)
+    assert store.run(lambda: effect.retry(0, [call.where], 3)) == [call.where]
+    (again_called,) = called(store, "mail")
+    undo(store, flow_id, "a")
+    assert (row(store, flow_id).status, states(store, flow_id)["a"]) == ("needs_attention", "undo_failed")
+    assert "asked for again and is calling" in (row(store, flow_id).reason or "")
+    with pytest.raises(NotAllowedNow, match=f"effect {call.key} is calling"):
+        resolve(store, flow_id, "a")
+    said(store, again_called, "mark")
+    resolve(store, flow_id, "a")
+    assert effects_of(store, call.job_id) == {"mail": "reversed"}
+    assert row(store, flow_id).status == "compensated"
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_person_has_undone_a_step_when_it_is_known_what_it_did(store: Store, happened: bool) -> None:
+    flow_id = start(store, {"a": "", "b": "a"}, undo=["a"])
+    one = held(store, flow_id, "a")
+    said(store, call := begin(store, one, intent("mail", "at_most_once")), "refuse", doubtful=True)
+    settle(store, done(one))
+    fail(store, flow_id, "b")
+    fail(store, flow_id, "a", undo=True)
+    with pytest.raises(NotAllowedNow, match=f"effect {call.key} is unknown"):
+        resolve(store, flow_id, "a")
+    assert states(store, flow_id)["a"] == "undo_failed"
+    store.run(lambda: effect.by_hand(0, call.where, happened, None, "asked"))
+    resolve(store, flow_id, "a")
+    assert effects_of(store, call.job_id) == {"mail": "reversed" if happened else "cancelled"}
     assert row(store, flow_id).status == "compensated"
 
 

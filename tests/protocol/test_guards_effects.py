@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Callable[[str], Statement], list[State]]] = {
     "settled by hand as done": (by_hand(True), [*OVER, CALLED]),
     "settled by hand as failed": (by_hand(False), [*OVER, CALLED, {"status": "failed"}]),
     "called again for a person": (retries, [*OVER, WAITS, CALLED, {"status": "unknown", **ONCE}]),
-    "cancelled": (cancels, [*OVER, *STUCK, CALLED, {**WAITS, "doubtful": True}]),
+    "cancelled": (cancels, [*OVER, {"status": "unknown"}, CALLED, {**WAITS, "doubtful": True}]),
 }  # fmt: skip
 """What is said, and to effects of which states in vain."""
 

@@ -11,7 +11,7 @@ from fanin.protocol import effect, finish, growth
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
-from tests.races.races_effects import ONCE
+from tests.races.races_effects import ONCE, wanting
 from tests.races.races_growth import growing, wanted
 from tests.races.races_nested import held_again, waits
 from tests.races.stage import BUCKET, succeed
@@ -55,6 +55,14 @@ def calls(arena: Arena, table: str) -> tuple[Deciding, TxnFactory[None]]:
     return lambda: effect.begin(mine, ONCE, caller_id, "w", 60.0), taking(table, job_id=job_id, **key)
 
 
+def compensates(arena: Arena) -> tuple[Deciding, TxnFactory[None]]:
+    """One that a relay is calling is not cancelled, and stays as it is seen."""
+    job_id = arena.job(1, successor=None)
+    arena.settled([wanting(claim, ONCE) for claim in arena.claims(1)])
+    arena.called(ONCE.name)
+    return lambda: effect.cancel(BUCKET, job_id), taking("effect", job_id=job_id, idx=0)
+
+
 def spawns(arena: Arena, table: str, number: int) -> tuple[Deciding, TxnFactory[None]]:
     job_id, (mine, _) = growing(arena)
     key = {"idx": number} if table == "part" else {"stripe": number}
@@ -79,6 +87,7 @@ HOLDS: dict[str, tuple[Callable[[Arena], tuple[Deciding, TxnFactory[None]]], str
     "the end of a step its flow": (ends_a_step, "advance.end_step"),
     "an attempt that calls its part": (lambda arena: calls(arena, "part"), "effect.name_effect"),
     "an attempt that calls its counter": (lambda arena: calls(arena, "job_stripe"), "effect.name_effect"),
+    "a compensation the effects that it sees": (compensates, COMMIT),
     "a spawn at once its part": (lambda arena: spawns(arena, "part", 0), "growth.growing"),
     "a spawn at once its own counter": (lambda arena: spawns(arena, "job_stripe", 0), "growth.growing"),
     "a spawn at once the other counter": (lambda arena: spawns(arena, "job_stripe", 1), "growth.growing"),

@@ -284,6 +284,8 @@ def test_every_state_in_a_statement_exists_and_every_list_of_states_is_a_known_o
         (*EFFECT_OPEN, "unknown"),
         ("completed", "failed", "cancelled", "compensated"),
         ("registered", "calling", "unknown"),
+        ("registered", "calling", "done", "unknown"),
+        ("registered", "failed"),
     }
     for text in query.texts.values():
         for many in re.findall(r"status IN \(([^)]*)\)", strip(text)):
@@ -435,7 +437,7 @@ def walk_effects(store: Store) -> None:
     for way, doubtful in ways:
         for _ in range(2):
             said(store, begin(store, held, intent(way)), "refuse", doubtful=doubtful)
-    names = ["calls again", "waits", "late", "by hand"]
+    names = ["calls again", "waits", "late", "by hand", "failed"]
     settle(store, wanting(held, *map(intent, ["taken up, leave", "refused", "in doubt", "left", *names])))
 
     def call(name: str, seconds: float = 60.0) -> Call:
@@ -452,6 +454,7 @@ def walk_effects(store: Store) -> None:
     assert len(store.run(reverse)) == 3
     said(store, late := call("late"), "refuse", final=True)
     said(store, late, "mark")
+    said(store, call("failed"), "refuse", final=True)
     other = make(store, 1)
     (held,) = claim(store)
     settle(store, wanting(held, *(intent(f"{n}") for n in range(4)), intent("once", "at_most_once")))
@@ -471,7 +474,7 @@ def walk_effects(store: Store) -> None:
     by_hand("2", False)
     said(store, call("3"), "refuse", final=True, doubtful=True)
     by_hand("3", True)
-    assert store.run(lambda: effect.cancel(0, job_id)) == 3  # refused, left, by hand
+    assert store.run(lambda: effect.cancel(0, job_id)) == 4  # refused, left, by hand, failed
 
 
 def walk_flows(store: Store, clock: Clock) -> None:

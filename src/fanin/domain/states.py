@@ -112,6 +112,7 @@ EFFECT_EDGES = (
     Edge("unknown", "settle", "done"),
     Edge("unknown", "settle", "failed"),
     Edge("registered", "cancel", "cancelled"),
+    Edge("failed", "cancel", "cancelled"),
     Edge("done", "reverse", "reversed"),
 )
 

@@ -164,12 +164,10 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     said = None if end.completed else end.said
     if end.completed:
         for found in (yield from family(flow.bucket, job_id)):
+            yield from effect.cancel(flow.bucket, found)
             yield SQL.reverse_effects(bucket=flow.bucket, job_id=found, by_hand=False)
-            for idx, name in (yield SQL.standing_effect(bucket=flow.bucket, job_id=found)):
-                said = (
-                    f"effect {identity.effect_key(found, idx, name)} was done by a part that did not succeed, so no "
-                    "undo has taken it back: undo it by hand, then say so (FlowRun.resolve)"
-                )
+            for idx, name, stands in (yield SQL.standing_effect(bucket=flow.bucket, job_id=found)):
+                said = _stands(identity.effect_key(found, idx, name), stands)
     status = "undone" if said is None else "undo_failed"
     one((yield SQL.end_undo(bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id, status=status)))
     flow.running -= 1
@@ -178,6 +176,18 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     else:
         flow.reason = said
         yield from _finish(flow, "needs_attention")
+
+
+def _stands(key: str, status: str) -> str:
+    if status == "done":
+        return (
+            f"effect {key} was done by a part that did not succeed, so no undo has taken it back: undo it by hand, "
+            "then say so (FlowRun.resolve)"
+        )
+    return (
+        f"effect {key} was asked for again and is {status}, so it may be done after its undo: see what became of it, "
+        "undo it by hand, then say so (FlowRun.resolve)"
+    )
 
 
 def start_following(flow: Flow, leads_to: Sequence[int]) -> Txn[None]:
@@ -233,8 +243,8 @@ def _job(flow: Flow, n: int, job_id: str, spec: Spec, payload: str) -> Born:
 
 
 def family(bucket: int, job_id: str) -> Txn[list[str]]:
-    """The job, and those nested below it."""
-    return [found for (found,) in (yield SQL.family(bucket=bucket, job_id=job_id))]
+    """The job, and those nested below it, in the order in which their effects are locked."""
+    return sorted(found for (found,) in (yield SQL.family(bucket=bucket, job_id=job_id)))
 
 
 def unsettled(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:

@@ -130,10 +130,11 @@ WHERE e.bucket = :bucket AND e.status = 'done'
 RETURNING e.idx;
 
 -- name: standing_effect
--- An effect of it that is still done: no part that has succeeded accounts for it, so no undo has taken it back.
-SELECT idx, name FROM fanin.effect WHERE bucket = :bucket
+-- An effect of it that is still done: no part that has succeeded accounts for it, so no undo has taken it back. Or one of
+-- which that is not known.
+SELECT idx, name, status FROM fanin.effect WHERE bucket = :bucket
     AND job_id = :job_id
-    AND status = 'done' LIMIT 1;
+    AND status IN ('registered', 'calling', 'done', 'unknown') LIMIT 1;
 
 -- name: begin_undo
 -- What undoes it is made in this transaction.

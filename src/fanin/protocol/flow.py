@@ -12,7 +12,7 @@ from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJo
 from fanin.domain.flows import FlowRow, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob
 from fanin.domain.states import JOB_ENDED, STEP_UNDONE
-from fanin.protocol import advance, deeds, redrive, submit
+from fanin.protocol import advance, deeds, effect, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
 from fanin.protocol.steps import Again, Room, Txn, TxnFactory, one
@@ -158,7 +158,7 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
 def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn[None]:
     """A person has undone step ``name``, or found that there is nothing to undo: the undoing goes on.
 
-    Raises `NotAllowedNow`, `UnknownJob`.
+    Raises `NotAllowedNow`, also while it is not known whether an effect of the step was done, and `UnknownJob`.
     """
     if status not in STEP_UNDONE:
         raise BadOption(f"status={status!r}: give {' or '.join(STEP_UNDONE)}")
@@ -168,8 +168,15 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn
     if not found:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
     if status == "undone":
-        for job_id in (yield from advance.family(bucket, found[0][0])):
+        (step_job,) = found[0]
+        for job_id in (yield from advance.family(bucket, step_job)):
+            yield from effect.cancel(bucket, job_id)
             yield advance.SQL.reverse_effects(bucket=bucket, job_id=job_id, by_hand=True)
+        if (left := (yield from advance.unsettled(bucket, step_job))) is not None:
+            raise NotAllowedNow(
+                f"step {name!r} of flow {flow_id} is not undone yet: {left[0]} is {left[1]}. Wait until it is over; "
+                "what nobody knows has to be settled first (fanin effects settle)"
+            )
     yield from _go_on(flow)
 
 
