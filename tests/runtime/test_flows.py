@@ -293,6 +293,29 @@ def test_a_stopped_step_is_undone_when_nothing_of_it_goes_on_any_more(app: fanin
     assert "u0!" in undone
 
 
+def test_what_a_skipped_part_had_left_to_a_job_below_is_undone_too(app: fanin.App, t: Any, book: Book) -> None:
+    """Its result is the operator's word, and what the job below had done stands all the same."""
+    book.failing = {"note bad"}
+    flow = app.flow("skipped")
+    fetched = flow.map(t.fetch, flow.step(t.urls, 3), undo=t.take_back, name="fetch")
+    flow.step(t.note, "bad", after=fetched)
+    run = flow.start()
+
+    def skips() -> None:
+        (own,) = [step.job_id for step in run.steps() if step.name == "fetch"]
+        assert own is not None
+        app.job(own).skip(0, by="kim")
+
+    book.meanwhile["fetch u1"] = skips
+    Worker(app, concurrency=1, batch=1).run(until_idle=True)
+    assert violations(app.store) == []
+    assert run.status == "compensated"
+    undone = [line.removeprefix("take back ") for line in book.lines if line.startswith("take back")]
+    results = list(run.job("fetch").results())
+    assert "u0!" in results
+    assert sorted(undone) == sorted([*results, "None"])
+
+
 def test_a_step_is_not_redriven_by_itself(app: fanin.App, t: Any, book: Book) -> None:
     book.failing = {"note bad"}
     flow = app.flow("step")

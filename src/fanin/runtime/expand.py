@@ -61,11 +61,11 @@ def _payloads(store: Store, jobs: list[str], items: bool) -> Iterator[str]:
 
 def results_below(store: Store, job_id: str, everything: bool = False) -> Iterator[str]:
     """The results of a job's parts as JSON, in order; those of a part that ended with a job of its own stand in its
-    place. everything: also those that stand below parts which did not succeed."""
+    place. everything: also those that stand below parts which did not succeed, or not by that job."""
     used = set()
     for idx, text in texts(store, job_id):
-        used.add(idx)
         if text.startswith(NESTED):
+            used.add(idx)
             yield from results_below(store, text[len(NESTED) :], everything)
         else:
             yield large_result(store, job_id, idx) if text.startswith(LARGE) else text
