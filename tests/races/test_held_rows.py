@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanin.protocol import effect, finish, growth
+from fanin.protocol import advance, effect, finish, growth
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
@@ -60,7 +60,12 @@ def compensates(arena: Arena) -> tuple[Deciding, TxnFactory[None]]:
     job_id = arena.job(1, successor=None)
     arena.settled([wanting(claim, ONCE) for claim in arena.claims(1)])
     arena.called(ONCE.name)
-    return lambda: effect.cancel(BUCKET, job_id), taking("effect", job_id=job_id, idx=0)
+
+    def txn() -> Txn[object]:
+        yield advance.SQL.hold_effects(bucket=BUCKET, job_id=job_id)
+        return (yield from effect.cancel(BUCKET, job_id))
+
+    return txn, taking("effect", job_id=job_id, idx=0)
 
 
 def spawns(arena: Arena, table: str, number: int) -> tuple[Deciding, TxnFactory[None]]:

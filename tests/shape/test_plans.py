@@ -163,7 +163,7 @@ def hot(job_id: str) -> list[Statement]:
         effect.SQL.due_effects(bucket=0, name="mail"),
         effect.SQL.claim_effects(bucket=0, name="mail", limit=8, caller_id=token, caller="w", seconds=60.0),
         effect.SQL.held_effects(bucket=0, caller_id=token),
-        effect.SQL.hold_effects(bucket=0, job_id=job_id),
+        advance.SQL.hold_effects(bucket=0, job_id=job_id),
         effect.SQL.settle_effects(
             bucket=0,
             rows=[(job_id, idx, "mail", token, "mark", False, False, 0.0, "1", None) for idx in range(10_000, 10_008)],

@@ -164,6 +164,7 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     said = None if end.completed else end.said
     if end.completed:
         for found in (yield from family(flow.bucket, job_id)):
+            yield SQL.hold_effects(bucket=flow.bucket, job_id=found)
             yield from effect.cancel(flow.bucket, found)
             yield SQL.reverse_effects(bucket=flow.bucket, job_id=found, by_hand=False)
             for idx, name, stands in (yield SQL.standing_effect(bucket=flow.bucket, job_id=found)):

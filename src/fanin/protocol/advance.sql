@@ -1,5 +1,5 @@
 -- A step of a flow has ended: what follows it is decided and started in the transaction of its end.
--- Lock order: the job that ended, then its flow, then steps; jobs of the steps that start are inserted last. Whoever
+-- Lock order: the job that ended, then its flow, then steps, then effects; jobs of steps that start are inserted last. Whoever
 -- writes a step holds its flow, so steps need no order among themselves.
 
 -- name: lock_flow
@@ -119,6 +119,13 @@ SELECT idx, name, status FROM fanin.effect WHERE bucket = :bucket
 -- name: nested_below
 -- The jobs that parts of a job ended with, or were to end with.
 SELECT id, waiter_idx FROM fanin.job WHERE bucket = :bucket AND waiter_id = :job_id ORDER BY waiter_idx, depth, id;
+
+-- name: hold_effects
+-- All effects of a job, by part and name, of several jobs in their order: none of them is called, settled or asked for
+-- again until it is said that they are undone.
+SELECT idx, name FROM fanin.effect WHERE bucket = :bucket AND job_id = :job_id ORDER BY idx, name
+FOR NO KEY UPDATE --pg
+;
 
 -- name: reverse_effects
 -- What was done has been undone: by the undo of parts that succeeded, or all of it by a person.

@@ -224,11 +224,7 @@ def refused(bucket: int) -> Txn[list[Key]]:
 
 
 def cancel(bucket: int, job_id: str) -> Txn[int]:
-    """Cancel the effects of a job that surely have not happened. How many were.
-
-    For compensations: until the end of this transaction nobody else changes an effect of the job.
-    """
-    yield SQL.hold_effects(bucket=bucket, job_id=job_id)
+    """Cancel the effects of a job that surely have not happened. How many were. For compensations."""
     return len((yield SQL.cancel_effects(bucket=bucket, job_id=job_id)))
 
 

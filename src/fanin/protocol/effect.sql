@@ -242,13 +242,6 @@ WHERE e.bucket = k.bucket AND e.job_id = k.job_id AND e.idx = k.idx AND e.name =
     AND (e.status = 'failed' OR (e.status = 'unknown' AND e.mode <> 'at_most_once'))
 RETURNING e.job_id, e.idx, e.name;
 
--- name: hold_effects
--- All effects of a job, by part and name: none of them is called, settled or asked for again until the compensation that
--- looks at them has ended.
-SELECT e.idx, e.name FROM fanin.effect AS e WHERE e.bucket = :bucket AND e.job_id = :job_id ORDER BY e.idx, e.name
-FOR NO KEY UPDATE OF e --pg
-;
-
 -- name: cancel_effects
 -- A compensation comes before the call: what nobody has called, or was surely refused, will not be called any more. Nor
 -- will what has failed, though somebody asks for it.

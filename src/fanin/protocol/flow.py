@@ -170,6 +170,7 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn
     if status == "undone":
         (step_job,) = found[0]
         for job_id in (yield from advance.family(bucket, step_job)):
+            yield advance.SQL.hold_effects(bucket=bucket, job_id=job_id)
             yield from effect.cancel(bucket, job_id)
             yield advance.SQL.reverse_effects(bucket=bucket, job_id=job_id, by_hand=True)
         if (left := (yield from advance.unsettled(bucket, step_job))) is not None:
