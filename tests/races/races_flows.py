@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from fanin.domain.effects import Intent
 from fanin.domain.errors import NotAllowedNow
-from fanin.protocol import flow
-from fanin.protocol.steps import Txn, TxnFactory
+from fanin.protocol import effect, flow
+from fanin.protocol.effect import Call, Said
+from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
+from fanin.testing.stepper import Script
 from tests.races.arena import Arena
+from tests.races.races_effects import sayer, wanting
 from tests.races.races_schedules import actor, verb
 from tests.races.scenarios import race
 from tests.races.stage import BUCKET
@@ -24,6 +28,8 @@ def refusable(factory: TxnFactory[Any]) -> TxnFactory[str]:
             yield from factory()
         except NotAllowedNow:
             return "REFUSED"
+        except Again:
+            raise Again(txn) from None
         return "DONE"
 
     return txn
@@ -75,6 +81,26 @@ def flow_again_and_again(arena: Arena) -> list[Actor]:
     return [actor(name, lambda: flow.run_again(BUCKET, flow_id, 1), str) for name in "AB"]
 
 
+def none_left_failed(arena: Arena, run: Run) -> list[str]:
+    """A flow that runs again has run all that had failed."""
+    text = (
+        "SELECT s.name FROM fanin.flow_step AS s JOIN fanin.flow AS f ON f.id = s.flow_id "
+        "WHERE s.status = 'failed' AND f.run = 2"
+    )
+    return [f"forgotten by the new run: {row}" for row in select(arena.store, text)]
+
+
+@race("a flow run again while its last step fails", "A=DONE B=LAST", "A=REFUSED B=LAST", also=none_left_failed, **SHORT)
+def flow_again_and_step(arena: Arena) -> list[Actor]:
+    """A step that fails at that moment is forgotten, and the flow completes without it."""
+    flow_id = arena.flow({"a": "", "b": "", "c": "a b"})
+    arena.ended("fail")
+    return [
+        actor("A", refusable(lambda: flow.run_again(BUCKET, flow_id, 1)), str),
+        arena.fails("B", arena.step()),
+    ]
+
+
 @race("a resolve against a retry of the undo", "A=DONE B=REFUSED", "A=REFUSED B=DONE", also=once_each, **SHORT)
 def resolve_and_undo_again(arena: Arena) -> list[Actor]:
     """A step that a person has undone is undone again."""
@@ -84,3 +110,45 @@ def resolve_and_undo_again(arena: Arena) -> list[Actor]:
         actor("A", refusable(lambda: flow.resolve(BUCKET, flow_id, "a", "undone", "by hand")), str),
         actor("B", refusable(lambda: flow.undo_again(BUCKET, flow_id, "a")), str),
     ]
+
+
+TWICE = Intent("twice", "idempotent", '{"to":"a"}', 2)
+
+
+def in_doubt(arena: Arena) -> Call:
+    """The step a is being undone, beside the last call of an effect that was in doubt when that began."""
+    arena.flow({"a": "", "b": "a"}, undo=["a"])
+    arena.settled([wanting(arena.step(), TWICE)])
+    call = arena.called(TWICE.name)
+    arena.store.run(lambda: effect.settle(BUCKET, [Said(call, "refuse", doubtful=True)]))
+    arena.ended("fail")
+    return arena.called(TWICE.name)
+
+
+def settled_for_good(arena: Arena, run: Run) -> list[str]:
+    """Nothing of a step that is undone can be done any more."""
+    text = (
+        "SELECT s.name, e.status FROM fanin.flow_step AS s JOIN fanin.effect AS e ON e.job_id = s.job_id "
+        "WHERE s.status = 'undone' AND e.status NOT IN ('cancelled', 'reversed')"
+    )
+    return [f"of a step that is undone: {row}" for row in select(arena.store, text)]
+
+
+@race("the end of an undo and the refusal of a call", "A=LAST M=FAILED", also=settled_for_good, **SHORT)
+def undo_and_refuse(arena: Arena) -> list[Actor]:
+    """A call that has just failed is left to be made again for somebody, after its step was undone."""
+    call = in_doubt(arena)
+    return [ends(arena, "A"), sayer("M", call, "refuse")]
+
+
+@race("the end of an undo and a person who has an effect called again", "A=LAST P=RETRIED 0", "A=LAST P=RETRIED 1",
+      also=settled_for_good, **SHORT)  # fmt: skip
+def undo_and_retry_effect(arena: Arena) -> list[Actor]:
+    """What was undone is done once more."""
+    call = in_doubt(arena)
+    arena.store.run(lambda: effect.settle(BUCKET, [Said(call, "refuse")]))
+
+    def press() -> Script:
+        return f"RETRIED {len((yield lambda: effect.retry(BUCKET, [call.where], 2)))}"
+
+    return [ends(arena, "A"), Actor("P", press)]
