@@ -27,6 +27,10 @@ _LOCKS_MORE = (
     "It only locks more parts than are written: hold_parts and free_parts ask the same of each row that they write. It "
     "holds nothing but parts, in the order of their keys, so whoever has one of those waits for nothing of it."
 )
+_CLOSED_TOO = (
+    "A live part of a job that has ended stands on a closed stripe (the invariants j4 and j8), and the list asks for "
+    "that too."
+)
 
 
 EQUIVALENT: dict[str, str] = {
@@ -47,6 +51,8 @@ EQUIVALENT: dict[str, str] = {
     "lease.claim_parts: p.attempt < p.attempts_allowed (SQLite)": (
         "A row that is ready has an attempt left: the table's own CHECK (NOT ready OR attempt < attempts_allowed)."
     ),
+    "lease.claim_parts: j.status IN ('open', 'running') (PostgreSQL)": _CLOSED_TOO,
+    "lease.claim_parts: j.status IN ('open', 'running') (SQLite)": _CLOSED_TOO,
     "lease.wake_parts: due_at <= fanin.clock() (SQLite)": _DUE_FIRST,
     "redrive.reopen_job: status IN ('completed', 'failed', 'cancelled') (PostgreSQL)": _NO_OUTCOME,
     "redrive.reopen_job: status IN ('completed', 'failed', 'cancelled') (SQLite)": _NO_OUTCOME,

@@ -115,10 +115,14 @@ class Model:
         return sum(
             1
             for job in self.jobs.values()
-            if not job.closed
+            if not job.closed and not self.overdue(job)
             for part in job.parts.values()
             if part.live and part.ready and part.task in wanted
         )
+
+    def overdue(self, job: Job) -> bool:
+        """Its deadline has passed, and nobody has given it up yet."""
+        return not job.ended and job.give_up_at is not None and job.give_up_at <= self.now
 
     def claim(self, claims: Iterable[Claim], lease: float) -> None:
         """Take over what the database handed out; says so if it must not have been."""
@@ -128,6 +132,7 @@ class Model:
             assert part.live, f"{claim} was handed out, but it is {part.status}"
             assert part.ready, f"{claim} was handed out, but it is not ready"
             assert not job.closed, f"{claim} was handed out, but its job is closed"
+            assert not self.overdue(job), f"{claim} was handed out after the deadline of its job"
             part.status, part.ready, part.claim_id, part.due_at = "running", False, claim.claim_id, self.now + lease
             part.attempt += 1
             assert (claim.attempt, claim.attempts_allowed, claim.checkpoint) == (

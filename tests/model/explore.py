@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fanin.domain.errors import NotAllowedNow
+from fanin.domain.errors import KeyConflict, LeaseLost, NotAllowedNow
 from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import close, finish, lease, redrive
 from fanin.protocol.exchange import Exchanged, exchange
-from fanin.protocol.steps import Again, Rows, Txn, TxnFactory
+from fanin.protocol.steps import Again, Apart, Rows, Txn, TxnFactory
 from tests.model.world import (
     ALLOWED,
     ATTEMPT,
@@ -21,6 +21,7 @@ from tests.model.world import (
     STATUS,
     Blocked,
     Broken,
+    Busy,
     Key,
     Row,
     Rules,
@@ -69,12 +70,23 @@ class Found(NamedTuple):
     verdicts: frozenset[str]
 
 
+class World(NamedTuple):
+    """What statements do, what must hold of the rows, and of two states side by side, and how all comes to rest."""
+
+    rules: Callable[[frozenset[str], int | None], Any]
+    violations: Callable[[dict[Key, Row]], list[str]]
+    history: Callable[[dict[Key, Row], dict[Key, Row]], Iterator[str]]
+    calm: Callable[[dict[Key, Row], frozenset[str]], str | None]
+
+
 class Scenario(NamedTuple):
     title: str
     rows: dict[Key, Row]
     scripts: Sequence[Sequence[Op]]
     crashes: int = 0
     attempts: int = 2
+    world: World | None = None
+    """None: one job."""
 
 
 # The transactions that actors are made of.
@@ -189,7 +201,7 @@ def _moves(scenario: Scenario, state: State, missing: frozenset[str]) -> Iterato
         if actor.op >= len(script):
             continue
         try:
-            label, after, problem = _step(state, number, script[actor.op], missing)
+            label, after, problem = _step(_world(scenario), state, number, script[actor.op], missing)
         except Blocked:
             waiting += 1
         else:
@@ -203,10 +215,10 @@ def _moves(scenario: Scenario, state: State, missing: frozenset[str]) -> Iterato
     if waiting and not able:
         yield "deadlock", state, None
     if not waiting and not able:
-        yield "calm", state, calm(dict(state.rows), missing)
+        yield "calm", state, _world(scenario).calm(dict(state.rows), missing)
 
 
-def _step(state: State, number: int, op: Op, missing: frozenset[str]) -> tuple[str, State, str | None]:
+def _step(world: World, state: State, number: int, op: Op, missing: frozenset[str]) -> tuple[str, State, str | None]:
     """One statement of an actor, or its commit."""
     actor = state.actors[number]
     factory = op.factory(actor.memory)
@@ -221,10 +233,10 @@ def _step(state: State, number: int, op: Op, missing: frozenset[str]) -> tuple[s
         for rows in results:
             statement = txn.send(rows)
     except StopIteration as stop:
-        return _commit(state, number, op, stop.value, missing)
+        return _commit(world, state, number, op, stop.value)
     except Again:
         return f"{op.name}: again", _with(state, number, _fresh(actor, (*actor.tries, ())), state.rows), None
-    except NotAllowedNow:
+    except (NotAllowedNow, LeaseLost, KeyConflict, Apart):
         done = Actor(actor.op + 1, (*actor.memory, "refused"))
         return f"{op.name}: refused", _with(state, number, done, state.rows), None
     except (AssertionError, ValueError) as problem:
@@ -235,7 +247,11 @@ def _step(state: State, number: int, op: Op, missing: frozenset[str]) -> tuple[s
     others = {key for n, other in enumerate(state.actors) if n != number for key in other.locks}
     view = View(committed, dict(actor.writes), set(actor.locks), others)
     try:
-        rows = Rules(missing, op.due).do(statement, view)
+        rows = world.rules(missing, op.due).do(statement, view)
+    except Busy:  # somebody else has locked what must not be waited for: all of it is said again, after a pause
+        if not actor.begun:
+            raise Blocked from None
+        return f"{op.name}: busy", _with(state, number, _fresh(actor, ((),)), state.rows), None
     except Broken as problem:
         return f"{op.name}: {statement.query.name} aborts", state, f"constraint in {op.name}: {problem}"
     moved = Actor(
@@ -245,13 +261,13 @@ def _step(state: State, number: int, op: Op, missing: frozenset[str]) -> tuple[s
     return f"{op.name}: {statement.query.name}", _with(state, number, moved, state.rows), None
 
 
-def _commit(state: State, number: int, op: Op, value: Any, missing: frozenset[str]) -> tuple[str, State, str | None]:
+def _commit(world: World, state: State, number: int, op: Op, value: Any) -> tuple[str, State, str | None]:
     actor = state.actors[number]
     before = dict(state.rows)
     after = {**before, **dict(actor.writes)}
     rows = frozenset(after.items())
     moved = _with(state, number, Actor(actor.op + 1, (*actor.memory, _kept(value))), rows)
-    problems = [*violations(after), *_history(before, after)]
+    problems = [*world.violations(after), *world.history(before, after)]
     verdicts = " ".join(s.verdict.name for s in value) if op.name in ("succeed", "fail", "retry", "release") else ""
     return f"{op.name}: commit {verdicts}", moved, "; ".join(problems) or None
 
@@ -282,16 +298,16 @@ def calm(rows: dict[Key, Row], missing: frozenset[str]) -> str | None:
     for turn in range(30):
         progress = False
         for idx in sorted(key[1] for key in rows if key[0] == "part"):
-            progress |= bool(_alone(rows, lambda: lease.wake(0), missing, idx))
-            progress |= bool(_alone(rows, lambda: lease.reap(0), missing, idx))
-        claims = _alone(rows, lambda turn=turn: lease.claim(0, "q", {"t": 60.0}, 1, f"calm{turn}", "w"), missing)  # type: ignore[misc]
+            progress |= bool(alone(rows, lambda: lease.wake(0), missing, idx))
+            progress |= bool(alone(rows, lambda: lease.reap(0), missing, idx))
+        claims = alone(rows, lambda turn=turn: lease.claim(0, "q", {"t": 60.0}, 1, f"calm{turn}", "w"), missing)  # type: ignore[misc]
         if claims:
             progress = True
             reports = [Report(c, "succeed", f'"{c.claim_id}"') for c in claims]
-            _alone(rows, lambda reports=reports: finish.settle(0, reports, "w"), missing)  # type: ignore[misc]
+            alone(rows, lambda reports=reports: finish.settle(0, reports, "w"), missing)  # type: ignore[misc]
         for stripe in sorted(key[1] for key in rows if key[0] == "stripe"):
             if rows["stripe", stripe][LEFT]:
-                progress |= bool(_alone(rows, lambda stripe=stripe: close.sweep(0, JOB, stripe), missing))  # type: ignore[misc]
+                progress |= bool(alone(rows, lambda stripe=stripe: close.sweep(0, JOB, stripe), missing))  # type: ignore[misc]
         if wrong := violations(rows):
             return f"in the calm: {'; '.join(wrong)}"
         if not progress:
@@ -302,7 +318,13 @@ def calm(rows: dict[Key, Row], missing: frozenset[str]) -> str | None:
     return None
 
 
-def _alone(rows: dict[Key, Row], factory: TxnFactory[Any], missing: frozenset[str], due: int | None = None) -> Any:
+def _world(scenario: Scenario) -> World:
+    return scenario.world or World(Rules, violations, _history, calm)
+
+
+def alone(
+    rows: dict[Key, Row], factory: TxnFactory[Any], missing: frozenset[str], due: int | None = None, rules: Any = Rules
+) -> Any:
     """Run one transaction with nobody else about, and commit it."""
     while True:
         view = View(dict(rows), {}, set(), set())
@@ -310,7 +332,7 @@ def _alone(rows: dict[Key, Row], factory: TxnFactory[Any], missing: frozenset[st
         try:
             statement = next(txn)
             while True:
-                statement = txn.send(Rules(missing, due).do(statement, view))
+                statement = txn.send(rules(missing, due).do(statement, view))
         except StopIteration as stop:
             rows.update(view.writes)
             return stop.value

@@ -37,6 +37,10 @@ class Broken(Exception):
     """A constraint of the schema was violated: the database would abort the transaction."""
 
 
+class Busy(Exception):
+    """The statement does not wait for the row that another transaction holds (NOWAIT)."""
+
+
 class View:
     """The rows as one transaction sees them, what it has written, and what it has locked."""
 

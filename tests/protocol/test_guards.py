@@ -357,6 +357,13 @@ def test_a_claim_takes_no_part_of_a_closed_job(store: Store) -> None:
     assert [c.job_id for c in claim(store)] == [going]
 
 
+def test_a_claim_takes_no_part_of_a_job_whose_deadline_has_passed(store: Store, clock: Clock) -> None:
+    make(store, 2, give_up_after=50.0)
+    later, never = make(store, 1, give_up_after=500.0), make(store, 1)
+    clock.advance(100)
+    assert {c.job_id for c in claim(store)} == {later, never}
+
+
 # The purge
 
 

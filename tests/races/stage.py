@@ -75,8 +75,11 @@ class Stage:
         return job.id
 
     def claims(self, count: int, leases: dict[str, float] = LEASES) -> list[Claim]:
-        """Claim exactly so many parts, each under a claim id of its own."""
+        """Claim exactly so many parts, each under a claim id of its own, before the deadlines of their jobs."""
+        before = "UPDATE fanin.job SET give_up_at = give_up_at {} 1000000 WHERE give_up_at IS NOT NULL"
+        execute(self.store, before.format("+"))
         found = [self.store.run(self.claiming(leases))[0] for _ in range(count)]
+        execute(self.store, before.format("-"))
         assert len(found) == count
         return found
 
@@ -233,6 +236,8 @@ class Stage:
                 for left in self.store.read(partial(nest.left_behind, BUCKET, job_id, idx)):
                     self.store.run(partial(nest.abandon, BUCKET, left, job_id, idx))
                 busy += self.store.run(partial(nest.forget, BUCKET, job_id, idx))
+            for job_id in self.store.read(lambda: close.overdue(BUCKET)):
+                busy += self.store.run(partial(close.give_up, BUCKET, job_id))
             for flow_id in self.store.read(lambda: flow.overdue(BUCKET)):
                 busy += self.store.run(partial(flow.give_up, BUCKET, flow_id))
             for job_id in self.store.read(lambda: flow.left_running(BUCKET)):

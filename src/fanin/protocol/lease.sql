@@ -16,14 +16,18 @@ ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
 -- The next parts of a queue, in the order of priority and turn. The CTE is materialised and locks what it takes: any
 -- other form may claim more than the limit. SKIP LOCKED only saves waiting; the fence decides. The rows are found again
 -- by their place on disk: one that moved since the snapshot is left for the next claim. Parts of a closed job are not
--- handed out; the index of unswept stripes that says so is empty as a rule. Nor are those of a paused job; the index of
--- paused jobs is read once in a claim, and is empty as a rule too.
+-- handed out; the index of unswept stripes that says so is empty as a rule. Nor are those of a paused job, or of one whose
+-- deadline has passed and that nobody has given up yet; these two indexes are read once in a claim, up to now, and there is
+-- nothing in them as a rule.
 WITH next AS MATERIALIZED (
     SELECT ctid AS place FROM fanin.part AS p
     WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[]) AND NOT EXISTS (
         SELECT 1 FROM fanin.job_stripe AS s
         WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
+        AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket
+            AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock()
+            ORDER BY j.give_up_at)
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
@@ -44,6 +48,8 @@ WITH next AS MATERIALIZED (
             WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_paused
             WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
+        AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_give_up WHERE j.bucket = :bucket
+            AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock())
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
 )
