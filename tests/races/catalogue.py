@@ -8,6 +8,7 @@ from tests.races import (
     races_ends,
     races_exchanges,
     races_flows,
+    races_graph,
     races_growth,
     races_leases,
     races_nested,
@@ -23,6 +24,6 @@ from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
-    races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules, races_flows,
+    races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules, races_flows, races_graph,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]
