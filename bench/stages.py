@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bench import contention, decay, probes, speed
+from bench import contention, decay, probes, speed, tree
 from bench.databases import Database
 from bench.peers import rounds
 from bench.peers.catalog import PEERS
@@ -100,6 +100,12 @@ def _decay(found: list[Database], extent: Extent) -> Iterator[Row]:
         yield from decay.rows(database, total, step=min(100_000, max(1, total // 5)))
 
 
+def _tree(found: list[Database], extent: Extent) -> Iterator[Row]:
+    for database in found:
+        for leaves in dict.fromkeys(extent.parts(leaves) for leaves in tree.LEAVES):
+            yield from tree.rows(database, leaves)
+
+
 STAGES = [
     Stage("speed", "parts that do nothing: 100 to 100 000, with 1, 2 and 4 workers", 8, _speed),
     Stage("commits", "one part in each commit", 3, _commits),
@@ -111,6 +117,7 @@ STAGES = [
     Stage("cross", "the other sizes with the other numbers of workers", 7, _cross, asked=True),
     Stage("million", "a million parts, in one job and in 1 000 (one run each)", 12, _million, asked=True),
     Stage("decay", "five million parts, 100 000 to a job, nothing removed (one run)", 30, _decay, asked=True),
+    Stage("tree", "nested jobs, five levels deep: 1 000 to 100 000 leaves (one run each)", 10, _tree, asked=True),
 ]
 
 

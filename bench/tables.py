@@ -159,7 +159,9 @@ def line(row: Row) -> str:
     speed = row.get("parts_per_second")
     names = ("kind", "database", "peer", "parts", "jobs", "workers", "work", "mode", "batch", "connections", "stripes")
     words = [f"{name}={row[name]}" for name in names if row.get(name) is not None]
-    return " ".join([*words, *([] if speed is None else [f"-> {speed:,.0f}/s"]), row.get("missing") or ""]).strip()
+    peak = row.get("worker_peak_megabytes")
+    said = [*([] if speed is None else [f"-> {speed:,.0f}/s"]), *([] if peak is None else [f"worker {peak:,.0f} MB"])]
+    return " ".join([*words, *said, row.get("missing") or ""]).strip()
 
 
 def show(kind: Kind, rows: list[Row], console: Console) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.settings import Work
-from fanin import App, Joined, Task
+from fanin import App, FanOut, Joined, Task, current
 
 WARM_SLEEP = 0.01
 
@@ -37,6 +37,18 @@ class Tasks:
         def now() -> float:
             """When it was picked up."""
             return time.time()
+
+        @self.app.task(name="added")
+        def added(parts: Joined[int]) -> int:
+            """What stands below one part of a tree."""
+            return sum(parts)
+
+        @self.app.task(name="tree")
+        def tree(widths: list[int]) -> int | FanOut:
+            """A leaf, or a job of as many parts as the first width says, for what is left of them."""
+            if not widths:
+                return 1
+            return current().fan_out(tree, [widths[1:]] * widths[0], then=added)
 
         self.joined: Task[..., Any] = joined
         self.now: Task[..., Any] = now

@@ -91,6 +91,12 @@ TABLES: dict[str, tuple[str, str, list[Column]]] = {
          ("kept", "kept", md.percent), ("dead rows", "dead_rows", md.count), ("autovacuums", "vacuums", md.count),
          ("stored bytes /part", "stored_bytes_per_part", md.number)],
     ),
+    "tree": (
+        "tree", "tree",
+        [("database", "database", str), ("leaves", "parts", md.count), ("leaves /s", "parts_per_second", md.number),
+         ("seconds", "total_seconds", md.number), ("the worker, MB", "worker_peak_megabytes", md.number),
+         ("the largest server process, MB", "server_peak_megabytes", md.number)],
+    ),
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
-from fanin.runtime.fanout import spec_of
+from fanin.runtime.fanout import batched, check_overflow, spec_of
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.spawning import item_key
@@ -237,6 +237,7 @@ class App:
         events: Events | None = None,
         stream: bool = False,
         grows: bool | int = False,
+        overflow: str = "refuse",
         within: Any = None,
         run: bool = False,
     ) -> Job:
@@ -259,6 +260,8 @@ class App:
         events: what the job tells beside its end: `Events`.
         grows: running parts may add parts to the job with `Part.spawn`, each item once by its key (`App.task`): True,
         or the most parts that it may come to have (default ``max_parts``).
+        overflow: what happens with more items than ``max_parts``: ``"refuse"`` them, or ``"split"`` them into several
+        jobs that are joined as one, with one `Joined` and all results in order.
 
         Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
@@ -269,14 +272,16 @@ class App:
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
+        split = check_overflow(overflow, policy, stream=stream, grows=bool(grows))
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
             self._feed(new, map(encoder(task, new), items, itertools.count()))
         else:
-            spool = Spool(encoded(task, new, items), self.max_parts)
+            spool = Spool(encoded(task, new, items), limits.TREE_PARTS if split else self.max_parts)
             check_quorum(quorum, new.width or len(spool))
-            self._create(self._striped(new, len(spool), stripes), spool, within)
+            new = batched(new, len(spool), self.max_parts)
+            self._create(self._striped(new, new.batch or len(spool), stripes), spool, within)
         return Job(self, new.id, run=run)
 
     def open(

@@ -13,14 +13,14 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.effects import Effect
-from fanin.domain.errors import BadOption, JobFailed, UnknownJob, WaitTimeout
+from fanin.domain.errors import BadOption, JobFailed, NotAllowedNow, UnknownJob, WaitTimeout
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
 from fanin.protocol import close, deeds, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
-from fanin.runtime.joined import failure_pages, values
-from fanin.runtime.outputs import Output, output_pages
+from fanin.runtime.joined import failures_of, outputs_of, values
+from fanin.runtime.outputs import Output
 from fanin.runtime.task import Application, check_attempts
 from fanin.runtime.timeline import explanation
 from fanin.runtime.whoever import whoever
@@ -103,14 +103,14 @@ class Job:
     def results(self) -> Iterator[Any]:
         """The results of the succeeded parts in the order of the parts, streamed; those of now if the job goes on."""
         codec = self._codec()
-        return (value for _, value in values(self._app.store, self.id, codec))
+        return (value for _, value in values(self._app.store, self.id, codec, self._batch()))
 
     def outputs(self, name: str | None = None) -> Iterator[Output]:
         """The files that the succeeded parts left (`Part.output`), by part and name, streamed.
 
         name: only those called so.
         """
-        return output_pages(self._app.store, self.id, name)
+        return outputs_of(self._app.store, self.id, self._batch(), name)
 
     def effects(self) -> Iterator[Effect]:
         """What the job's parts want done outside (`Part.effect`), and what became of it, by part and name, streamed."""
@@ -127,14 +127,14 @@ class Job:
         self.wait(timeout)
         row = self.row()
         if row.status != "completed":
-            first = next(failure_pages(self._app.store, self.id), None)
+            first = next(failures_of(self._app.store, self.id, row.batch), None)
             raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
         found = list(self.results())
         return found[0] if row.sealed_parts == 1 and row.width is None and found else found
 
     def failures(self) -> list[Failure]:
         """The parts that failed or were abandoned, with their errors, by index."""
-        return list(failure_pages(self._app.store, self.id))
+        return list(failures_of(self._app.store, self.id, self._batch()))
 
     def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """End the job now, with its event and without its successor. False if it had ended before.
@@ -184,6 +184,7 @@ class Job:
         `NotAllowedNow` if the part or the job has ended, `BadPayload` for a result that the task could not return,
         `BadOption`.
         """
+        check_whole(self.row())
         text = result_text(self._codec(), part, result, failed)
         done = deed(by, reason)
         return self._app.store.run(lambda: skip.skip(self._bucket, self.id, part, text, done))
@@ -206,6 +207,8 @@ class Job:
         allowance = None if attempts is None else check_attempts(attempts)
         done = deed(by, reason)
         row = self.row()
+        if parts is not None:
+            check_whole(row)
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         for stripe in range(row.stripes if row.ended else 0):
             while self._app.store.run(lambda: close.sweep(self._bucket, self.id, stripe)):
@@ -255,6 +258,9 @@ class Job:
         text = self.row().meta
         return None if text is None else msgspec.json.decode(text)
 
+    def _batch(self) -> int | None:
+        return self.row().batch
+
     def _codec(self) -> Codec:
         task = self._app.tasks.get(self.row().task)
         return task.signature.result if task is not None else Codec(Any, f"a result of job {self.id}")
@@ -273,6 +279,14 @@ def result_text(codec: Codec, part: int, result: Any, failed: bool) -> str | Non
     if result is not None:
         raise BadOption(f"result={str(result)[:40]!r}, failed=True: a part that failed has no result; choose")
     return None
+
+
+def check_whole(row: JobRow) -> None:
+    """Raise `NotAllowedNow` for a job whose parts are batches: none of them is what a caller calls a part."""
+    if row.batch is not None:
+        raise NotAllowedNow(
+            f"job {row.id} was split into jobs of {row.batch} parts: do this with the whole, or look at Job.children()"
+        )
 
 
 def check_parts(parts: Sequence[int] | None) -> None:

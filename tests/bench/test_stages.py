@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import contention, decay, end_to_end, machine, probes, results, stages, tables
+from bench import contention, decay, end_to_end, machine, probes, results, stages, tables, tree
 from bench.databases import Database
 from bench.settings import Setting
 from bench.stages import Extent
@@ -49,6 +49,12 @@ def test_the_decay_has_a_figure_for_every_job(place: Database) -> None:
     assert [job["parts_before"] for job in row["series"]] == [0, 20]
 
 
+def test_a_tree_of_any_size_has_five_levels(place: Database) -> None:
+    assert [tree.widths(leaves) for leaves in (1_000, 100_000, 1)] == [[5, 5, 5, 4, 2], [10] * 5, [1] * 5]
+    (row,) = tree.rows(place, leaves=12)
+    assert (row["parts"], row["levels"]) == (12, 5)
+
+
 def test_the_join_is_looked_at_as_often_as_asked(place: Database) -> None:
     assert probes.join(place, times=3)["times"] == 3
 
@@ -72,7 +78,7 @@ def test_the_plan_names_every_stage_and_adds_up() -> None:
 
 
 def test_what_takes_long_is_only_run_when_it_is_named() -> None:
-    assert {"million", "decay"}.isdisjoint(stage.name for stage in stages.chosen([]))
+    assert {"million", "decay", "tree"}.isdisjoint(stage.name for stage in stages.chosen([]))
     assert [stage.name for stage in stages.chosen(["decay"])] == ["decay"]
     with pytest.raises(LookupError, match="no stage is called 'sped'; there are: speed, "):
         stages.chosen(["sped"])

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.flows import BATCH
 from fanin.domain.model import Claim, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, lease, nest, redrive
+from fanin.protocol import close, lease, nest, redrive, split
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.nest import Nested
 from fanin.protocol.steps import TxnFactory
@@ -42,6 +43,33 @@ def nest_empty(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
 def nest_refused(stage: Stage) -> TxnFactory[None]:
     _, (one, _) = held(stage, 2)
     return stage.refusing(one)
+
+
+@row("split.create", "a job of three batches")
+def split_fresh(stage: Stage) -> TxnFactory[bool]:
+    job = stage.new(batch=2)
+    return lambda: split.create(job, 5, lambda: [["1", "2", "3"], ["4", "5"]])
+
+
+@row("nest.nest", "a job that is split")
+def nest_split(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    _, (one, _) = held(stage, 2)
+    return stage.nesting(one, 3, batch=2)
+
+
+def batch(stage: Stage) -> tuple[str, Claim]:
+    """A job of two batches, the first of which is claimed, with no other part ready."""
+    job = stage.new(batch=2)
+    stage.store.run(lambda: split.create(job, 3, lambda: [["1"] * 3]))
+    first, _ = stage.claims(2, {BATCH: 600.0})
+    return job.id, first
+
+
+@row("nest.rejoin", "a batch of a split job")
+def rejoin_first(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    _, one = batch(stage)
+    job = stage.nested(one)
+    return lambda: nest.rejoin(one, job)
 
 
 def lost_while_waiting(stage: Stage) -> Claim:

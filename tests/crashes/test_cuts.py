@@ -47,6 +47,7 @@ PIECES = {
     "advance.wrap_up": "finish.settle",
     "waiting.rise": "finish.settle",
     "ending.announce_refused": "nest.refuse",
+    "submit.insert_job": "submit.create",
 }
 """Writing generators that are only a part of another transaction, and that one."""
 WRITES = re.compile(r"\b(INSERT INTO|UPDATE fanin|DELETE FROM|FOR NO KEY UPDATE)\b")

@@ -14,7 +14,7 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.effects import Intent
 from fanin.domain.events import Event
-from fanin.domain.flows import EXPAND
+from fanin.domain.flows import BATCH, EXPAND
 from fanin.domain.identity import firing_id, keyed_job_id, nested_id, refused_id
 from fanin.domain.model import Claim, Fired, NewJob, Report, Settled, Spec
 from fanin.domain.policy import Policy
@@ -31,7 +31,7 @@ from tests.protocol import flows
 
 BUCKET = 0
 QUEUE, TASK, THEN = "default", "work", "assemble"
-LEASES = {TASK: 600.0, THEN: 600.0, EXPAND: 600.0}
+LEASES = {TASK: 600.0, THEN: 600.0, EXPAND: 600.0, BATCH: 600.0}
 LAPSED = {TASK: -1.0, THEN: -1.0}
 ROUNDS = 20
 

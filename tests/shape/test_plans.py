@@ -30,11 +30,13 @@ from fanin.protocol import (
     pause,
     progress,
     read,
+    repair,
     submit,
     success,
     waiting,
 )
 from fanin.protocol.steps import Statement
+from fanin.stores import open_store
 from fanin.stores.base import Store
 from tests.protocol.helpers import claim, done, make, say, settle
 from tests.support.postgres import Server
@@ -394,3 +396,20 @@ def test_a_statement_that_joins_a_list_by_the_job_alone_is_caught(store: Store) 
         },
     )  # fmt: skip
     assert len(list(complaints(store, bad(bucket=0, job_id=job_id)))) == 1
+
+
+def test_no_invariant_looks_through_all_rows_for_each_row(sqlite_url: str) -> None:
+    """A check of many jobs would take the square of their time."""
+    store: Any = open_store(sqlite_url)
+    store.read(lambda: read.job(0, new_job_id()))
+    connection: apsw.Connection = store.connect()
+    slow = {}
+    for name in repair.CHECKS:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {repair.statement(name).query.for_sqlite()}").fetchall()
+        correlated = {row[0] for row in plan if "CORRELATED" in str(row[3])}
+        below = [str(row[3]) for row in plan if row[1] in correlated]
+        found = [line for line in below if re.search(r"^SCAN [a-z] ?$|\(bucket=\?\)$", line)]
+        if found:
+            slow[name] = found
+    store.close()
+    assert slow == {}

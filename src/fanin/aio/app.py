@@ -24,6 +24,7 @@ from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.protocol import read, signals
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
+from fanin.runtime.fanout import batched, check_overflow
 from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.task import Filter, Task
@@ -184,6 +185,7 @@ class AsyncApp:
         events: Events | None = None,
         stream: bool = False,
         grows: bool | int = False,
+        overflow: str = "refuse",
         within: Any = None,
         run: bool = False,
     ) -> AsyncJob:
@@ -195,15 +197,17 @@ class AsyncApp:
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
+        split = check_overflow(overflow, policy, stream=stream, grows=bool(grows))
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
             await self._feed(new, _encoded(items, encoder(task, new)))
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
-            spool = Spool(encoded(task, new, listed), self.max_parts)
+            spool = Spool(encoded(task, new, listed), limits.TREE_PARTS if split else self.max_parts)
             check_quorum(quorum, new.width or len(spool))
-            await self._create(self._app._striped(new, len(spool), stripes), spool, within)
+            new = batched(new, len(spool), self.max_parts)
+            await self._create(self._app._striped(new, new.batch or len(spool), stripes), spool, within)
         return AsyncJob(self, new.id, run=run)
 
     def open(

@@ -16,13 +16,13 @@ from fanin.domain.effects import Effect
 from fanin.domain.errors import FaninError, JobFailed, UnknownJob, WaitTimeout
 from fanin.domain.model import NESTED, Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
-from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts, deed, result_text
+from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts, check_whole, deed, result_text
 from fanin.opened import Producer
 from fanin.protocol import close, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import value_of
-from fanin.runtime.outputs import LARGE, Output, output_pages
+from fanin.runtime.outputs import LARGE, Output
 from fanin.runtime.task import check_attempts
 from fanin.runtime.timeline import explanation
 from fanin.runtime.whoever import whoever
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fanin.aio.app import AsyncApp
 
 log = logging.getLogger("fanin")
+
+
+_NOTHING = object()
 
 
 class AsyncJob:
@@ -86,6 +89,11 @@ class AsyncJob:
 
     async def results(self) -> AsyncIterator[Any]:
         codec = await self._codec()
+        if (await self.row()).batch is not None:
+            found = self._sync.results()
+            while (value := await asyncio.to_thread(next, found, _NOTHING)) is not _NOTHING:
+                yield value
+            return
         first = 0
         while page := await self._page(first):
             for idx, status, text in page:
@@ -105,7 +113,7 @@ class AsyncJob:
                 yield one
 
     async def outputs(self, name: str | None = None) -> AsyncIterator[Output]:
-        found = output_pages(self._app.store, self.id, name)
+        found = await asyncio.to_thread(self._sync.outputs, name)
         while (output := await asyncio.to_thread(next, found, None)) is not None:
             yield output
 
@@ -150,6 +158,7 @@ class AsyncJob:
     async def skip(
         self, part: int, *, result: Any = None, failed: bool = False, reason: str | None = None, by: str | None = None
     ) -> bool:
+        check_whole(await self.row())
         text = result_text(await self._codec(), part, result, failed)
         done = deed(by, reason)
         return await self._runner.run(lambda: skip.skip(self._bucket, self.id, part, text, done))
@@ -167,6 +176,8 @@ class AsyncJob:
         allowance = None if attempts is None else check_attempts(attempts)
         done = deed(by, reason)
         row = await self.row()
+        if parts is not None:
+            check_whole(row)
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         for stripe in range(row.stripes if row.ended else 0):
             while await self._runner.run(lambda: close.sweep(self._bucket, self.id, stripe)):

@@ -16,6 +16,10 @@ EXPAND = "fanin.expand"
 """The built-in task that makes a job of what a step before has left: one part for each result, item or undo."""
 EXPAND_ATTEMPTS = 100
 """It may have to ask again and again whether a call has ended."""
+BATCH = "fanin.batch"
+"""The built-in task of the parts of a split job: each waits for the job of its batch."""
+BATCH_ATTEMPTS = 100
+"""It may lose its worker again and again, and has done nothing by then."""
 CONDITIONS = ("ok", "any", "failed")
 
 

@@ -93,6 +93,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 10
     extra: str | None = None
     give_up_after: float | None = None
+    batch: int | None = None
+    """How many items there are in each part of the job before, if that was split."""
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -128,6 +130,8 @@ class NewJob(msgspec.Struct, frozen=True):
     """Whether each part that fails for good has an event."""
     progress_every: float | None = None
     """Seconds between two events that tell how far the job is; None for none."""
+    batch: int | None = None
+    """The job is to be split into batches of so many parts; None for one that is not."""
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -166,6 +170,8 @@ class JobRow(msgspec.Struct, frozen=True):
     width: int | None
     """The most parts of a job that grows; None for one that does not."""
     paused_at: float | None
+    batch: int | None = None
+    """The job was split: each of its parts is a job of so many items. None for one that was not."""
 
     @property
     def ended(self) -> bool:

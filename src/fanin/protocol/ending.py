@@ -129,8 +129,9 @@ def _followers(job_id: str, ended: Ended, how: Ending, facts: dict[str, Any]) ->
     found = []
     if ended.successor is not None and how.proceeds:
         spec = msgspec.json.decode(ended.successor, type=Spec)
+        told = facts if spec.batch is None else {**facts, "batch": spec.batch}
         waiter = None if ended.waiter_id is None or ended.waiter_idx is None else (ended.waiter_id, ended.waiter_idx)
-        found.append(follower(spec, _json({"joined": facts, "extra": spec.extra}), waiter))
+        found.append(follower(spec, _json({"joined": told, "extra": spec.extra}), waiter))
     for spec in msgspec.json.decode(ended.listeners, type=list[Spec]) if ended.listeners else ():
         found.append(follower(spec, f"[{_payload(facts)}]", None))
     return found

@@ -16,8 +16,8 @@ from typing import Any
 from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost
 from fanin.domain.model import Claim, NewJob
-from fanin.protocol import close, ending, redrive, submit
-from fanin.protocol.steps import Again, Room, Txn, one
+from fanin.protocol import close, ending, redrive, split
+from fanin.protocol.steps import Again, Room, Txn, TxnFactory, one
 from fanin.protocol.submit import Chunks
 
 SQL = Room("nest")
@@ -43,17 +43,32 @@ def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nest
     last of those that followed the nested one. Raises `LeaseLost` (nothing is written) if the claim does not hold its
     part, `KeyConflict` if the job stands there with other parts.
     """
-    fresh = yield from submit.create(job, parts, chunks)
+    fresh = yield from split.create(job, parts, chunks)
+    return (yield from _wait(held, job, fresh, lambda: nest(held, job, parts, chunks)))
+
+
+def rejoin(held: Claim, job: NewJob) -> Txn[tuple[Nested, str]]:
+    """`nest` for a part whose job was made before the part was claimed. Of ``job`` only the id counts.
+
+    That job may have ended badly before anybody waited for it. It is redriven only in a later run of the job above.
+    """
+    *_, above_run, _, _ = one((yield SQL.standing(bucket=held.bucket, id=held.job_id)))
+    return (yield from _wait(held, job, False, lambda: rejoin(held, job), int(above_run)))
+
+
+def _wait(
+    held: Claim, job: NewJob, fresh: bool, again_from: TxnFactory[tuple[Nested, str]], before: int | None = None
+) -> Txn[tuple[Nested, str]]:
     last, status, run, attempts = yield from _last(job.bucket, job.id)
     again = 0
-    if status in ("failed", "cancelled"):
+    if status in ("failed", "cancelled") and (before is None or run < before):
         try:
             again = yield from redrive.redrive(job.bucket, last, run, attempts, None, job.give_up_after, owned=True)
         except Again:  # not only that: all of this
-            raise Again(lambda: nest(held, job, parts, chunks)) from None
+            raise Again(again_from) from None
         status = "running" if again else status
     if status in LIVE and not (yield SQL.lock_live(bucket=job.bucket, id=last)):
-        raise Again(lambda: nest(held, job, parts, chunks))  # it has ended since we looked
+        raise Again(again_from)  # it has ended since we looked
     if status not in LIVE:
         yield from _hold(held)
         return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last

@@ -61,9 +61,12 @@ def progress(bucket: int, job_id: str, tree: bool = False) -> Txn[Progress | Non
     rows = yield SQL.progress(bucket=bucket, id=job_id)
     if not rows:
         return None
-    status, outcome, run, *own, closed = rows[0]
+    status, outcome, run, *own, closed, batch = rows[0]
     if tree:
         ((jobs, *counts),) = yield SQL.tree(bucket=bucket, id=job_id)
+    elif batch is not None:
+        jobs, ((*counts, left),) = 1, (yield SQL.progress_below(bucket=bucket, id=job_id))
+        counts[1], counts[4] = counts[1] - left, counts[4] + left
     else:
         jobs, counts = 1, own
     total, remaining, succeeded, failed, abandoned = map(int, counts)

@@ -4,14 +4,14 @@
 -- One job by id.
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
-    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width, paused_at
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width, paused_at, batch
 FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
 -- name: jobs
 -- The newest jobs of a bucket, optionally of one state.
 SELECT id, bucket, task, queue, key, request_hash, status, outcome, reason, run, planned_parts, sealed_parts,
     open_stripes, stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta,
-    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width, paused_at
+    created_at, give_up_at, finished_at, succeeded_parts, failed_parts, abandoned_parts, width, paused_at, batch
 FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status::text IS NULL OR status = :status) --pg
 FROM fanin.job WHERE bucket = :bucket AND created_at > 0 AND (:status IS NULL OR status = :status) --lite
 ORDER BY created_at DESC LIMIT :limit;
@@ -31,7 +31,7 @@ SELECT id, step FROM fanin.job WHERE bucket = :bucket AND parent_id = :id ORDER 
 -- The sums of the stripes: a few rows, however many parts the job has.
 SELECT j.status, j.outcome, j.run, coalesce(sum(s.created), 0), coalesce(sum(s.remaining), 0),
     coalesce(sum(s.succeeded), 0), coalesce(sum(s.failed), 0), coalesce(sum(s.abandoned), 0),
-    coalesce(max(CASE WHEN s.closed THEN 1 ELSE 0 END), 0)
+    coalesce(max(CASE WHEN s.closed THEN 1 ELSE 0 END), 0), max(j.batch)
 FROM fanin.job AS j LEFT JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = j.id
 WHERE j.bucket = :bucket AND j.id = :id GROUP BY j.status, j.outcome, j.run;
 
@@ -46,6 +46,16 @@ SELECT count(DISTINCT a.id), coalesce(sum(s.created), 0), coalesce(sum(CASE WHEN
     coalesce(sum(s.succeeded), 0), coalesce(sum(s.failed), 0),
     coalesce(sum(s.abandoned + CASE WHEN s.closed THEN s.remaining ELSE 0 END), 0)
 FROM tree AS a LEFT JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = a.id;
+
+-- name: progress_below
+-- The same sums over the jobs of a split job's batches.
+SELECT coalesce(sum(s.created), 0), coalesce(sum(s.remaining), 0), coalesce(sum(s.succeeded), 0),
+    coalesce(sum(s.failed), 0), coalesce(sum(s.abandoned), 0),
+    coalesce(sum(CASE WHEN s.closed THEN s.remaining ELSE 0 END), 0)
+FROM fanin.job AS j --pg
+FROM fanin.job AS j INDEXED BY fanin.job_waiter --lite
+JOIN fanin.job_stripe AS s ON s.bucket = :bucket AND s.job_id = j.id
+WHERE j.bucket = :bucket AND j.waiter_id = :id;
 
 -- name: results
 -- A page of results in the order of the parts.

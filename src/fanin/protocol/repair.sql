@@ -101,7 +101,9 @@ SELECT job_id, event_key FROM fanin.outbox WHERE type = 'job.finished'
 -- all buckets
 -- Each run that ended has exactly one event, a run that goes on has none.
 SELECT j.id, j.run, j.status FROM fanin.job AS j
-WHERE (SELECT count(*) FROM fanin.outbox AS o WHERE o.bucket = j.bucket AND o.job_id = j.id AND o.type = 'job.finished')
+WHERE (SELECT count(*) FROM fanin.outbox AS o --pg
+WHERE (SELECT count(*) FROM fanin.outbox AS o INDEXED BY fanin.outbox_job --lite
+        WHERE o.bucket = j.bucket AND o.job_id = j.id AND o.type = 'job.finished')
     <> j.run - (CASE WHEN j.status IN ('completed', 'failed', 'cancelled') THEN 0 ELSE 1 END);
 
 -- name: j3
@@ -109,16 +111,21 @@ WHERE (SELECT count(*) FROM fanin.outbox AS o WHERE o.bucket = j.bucket AND o.jo
 -- A completed run has its successor, and no run has two.
 SELECT j.id, j.run, j.status FROM fanin.job AS j
 WHERE j.successor IS NOT NULL AND (
-    (j.status = 'completed' AND NOT EXISTS (SELECT 1 FROM fanin.job AS c
+    (j.status = 'completed' AND NOT EXISTS (SELECT 1 FROM fanin.job AS c --pg
+    (j.status = 'completed' AND NOT EXISTS (SELECT 1 FROM fanin.job AS c INDEXED BY fanin.job_family --lite
         WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step NOT LIKE 'on/%'))
-    OR (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step NOT LIKE 'on/%')
+    OR (SELECT count(*) FROM fanin.job AS c --pg
+    OR (SELECT count(*) FROM fanin.job AS c INDEXED BY fanin.job_family --lite
+        WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step NOT LIKE 'on/%')
         > j.run - (CASE WHEN j.status = 'completed' THEN 0 ELSE 1 END));
 
 -- name: j5
 -- all buckets
 -- Each run that ended has one job for each listener, and no run has two.
 SELECT j.id, j.run, j.status FROM fanin.job AS j WHERE j.listeners IS NOT NULL AND
-    (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step LIKE 'on/%')
+    (SELECT count(*) FROM fanin.job AS c --pg
+    (SELECT count(*) FROM fanin.job AS c INDEXED BY fanin.job_family --lite
+        WHERE c.bucket = j.bucket AND c.parent_id = j.id AND c.step LIKE 'on/%')
     <> (j.run - (CASE WHEN j.status IN ('completed', 'failed', 'cancelled') THEN 0 ELSE 1 END))
         * json_array_length(j.listeners::json); --pg
         * json_array_length(j.listeners); --lite
@@ -192,8 +199,9 @@ SELECT o.job_id, o.event_key FROM fanin.outbox AS o
 WHERE o.type IN ('job.finished', 'part.failed', 'job.progress') AND NOT EXISTS
     (SELECT 1 FROM fanin.job AS j WHERE j.bucket = o.bucket AND j.id = o.job_id AND CASE o.type
         WHEN 'job.finished' THEN o.event_key = 'job/' || o.job_id || '/finished/' || (
-            SELECT count(*) FROM fanin.outbox AS e WHERE e.bucket = o.bucket AND e.job_id = o.job_id
-                AND e.type = 'job.finished' AND e.seq <= o.seq)
+            SELECT count(*) FROM fanin.outbox AS e --pg
+            SELECT count(*) FROM fanin.outbox AS e INDEXED BY fanin.outbox_job --lite
+            WHERE e.bucket = o.bucket AND e.job_id = o.job_id AND e.type = 'job.finished' AND e.seq <= o.seq)
         WHEN 'part.failed' THEN o.event_key LIKE 'job/' || o.job_id || '/failed/%'
         ELSE o.event_key LIKE 'job/' || o.job_id || '/progress/%/' || o.seq END);
 
@@ -202,8 +210,9 @@ WHERE o.type IN ('job.finished', 'part.failed', 'job.progress') AND NOT EXISTS
 -- A part that failed has an event, where the job tells its failures.
 SELECT p.job_id, p.idx FROM fanin.part AS p JOIN fanin.job AS j ON j.bucket = p.bucket AND j.id = p.job_id
 WHERE j.failure_events AND p.status = 'failed' AND NOT EXISTS
-    (SELECT 1 FROM fanin.outbox AS o WHERE o.bucket = p.bucket AND o.job_id = p.job_id AND o.type = 'part.failed'
-        AND o.event_key LIKE 'job/' || p.job_id || '/failed/%/' || p.idx);
+    (SELECT 1 FROM fanin.outbox AS o --pg
+    (SELECT 1 FROM fanin.outbox AS o INDEXED BY fanin.outbox_job --lite
+        WHERE o.bucket = p.bucket AND o.job_id = p.job_id AND o.type = 'part.failed' AND o.event_key LIKE 'job/' || p.job_id || '/failed/%/' || p.idx);
 
 -- name: o3
 -- all buckets
@@ -270,8 +279,9 @@ SELECT j.id FROM fanin.job AS j WHERE j.status = 'running' AND NOT EXISTS
 -- all buckets
 -- A part that waits has a job that goes on for it.
 SELECT p.job_id, p.idx, p.nested_id FROM fanin.part AS p WHERE p.waiting AND NOT EXISTS
-    (SELECT 1 FROM fanin.job AS j WHERE j.bucket = p.bucket AND j.waiter_id = p.job_id AND j.waiter_idx = p.idx
-        AND j.status IN ('open', 'running'));
+    (SELECT 1 FROM fanin.job AS j --pg
+    (SELECT 1 FROM fanin.job AS j INDEXED BY fanin.job_waiter --lite
+        WHERE j.bucket = p.bucket AND j.waiter_id = p.job_id AND j.waiter_idx = p.idx AND j.status IN ('open', 'running'));
 
 -- name: n2
 -- all buckets
@@ -310,7 +320,9 @@ WHERE f.status = 'compensated' AND s.status NOT IN ('undone', 'nothing_to_undo',
 -- name: w5
 -- all buckets
 -- Each run of a flow that ended has exactly one event, a run that goes on has none.
-SELECT f.id, f.run, f.status FROM fanin.flow AS f WHERE (SELECT count(*) FROM fanin.outbox AS o
+SELECT f.id, f.run, f.status FROM fanin.flow AS f WHERE (SELECT count(*)
+    FROM fanin.outbox AS o --pg
+    FROM fanin.outbox AS o INDEXED BY fanin.outbox_job --lite
     WHERE o.bucket = f.bucket AND o.job_id = f.id AND o.type = 'flow.finished')
     <> f.run - (CASE WHEN f.status IN ('completed', 'failed', 'cancelled', 'compensated') THEN 0 ELSE 1 END);
 

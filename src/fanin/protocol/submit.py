@@ -36,7 +36,7 @@ def create(job: NewJob, parts: int, chunks: Chunks, keys: Chunks | None = None) 
         stripe = stripe_of(first, job.stripes, limits.STRIPE_RUN_PARTS)
         created[stripe] += min(limits.STRIPE_RUN_PARTS, parts - first)
     live = sum(1 for count in created if count)
-    turn = yield from _insert_job(job, "running", parts, live)
+    turn = yield from insert_job(job, "running", parts, live)
     if turn is None:
         return False
     judged = policy.decode(job.policy).judges_successes
@@ -62,7 +62,7 @@ def open_job(job: NewJob) -> Txn[bool]:
     True if it is new; False if an open or ended job stands under the key (its content is judged at the seal).
     """
     check_bounds(job, 0)
-    turn = yield from _insert_job(job, "open", None, 0)
+    turn = yield from insert_job(job, "open", None, 0)
     if turn is None:
         return False
     judged = policy.decode(job.policy).judges_successes
@@ -211,7 +211,7 @@ def check_bounds(job: NewJob, parts: int) -> None:
         )
 
 
-def _check_tree(job: NewJob, root_id: str, parts: int) -> Txn[None]:
+def check_tree(job: NewJob, root_id: str, parts: int) -> Txn[None]:
     """Raise `LimitExceeded` before anything is written, if the job is new and its tree would become too large.
 
     What others add at this moment is not seen: the sum is an estimate, and no lock is taken for it.
@@ -227,12 +227,12 @@ def _check_tree(job: NewJob, root_id: str, parts: int) -> Txn[None]:
     )
 
 
-def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[int | None]:
+def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[int | None]:
     """Insert the job row. Its first turn, or None if the same request stands there already."""
     weight = None
     if job.root_id is not None:
         weight = identity.tree_weight(job.id, parts or 0, limits.TREE_UNIT_PARTS) or None
-        yield from _check_tree(job, job.root_id, parts or 0)
+        yield from check_tree(job, job.root_id, parts or 0)
     if job.key is not None:
         existing = yield SQL.find_job(bucket=job.bucket, id=job.id)
         if existing:
@@ -266,6 +266,7 @@ def _insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[i
         flow_step=job.flow_step,
         width=job.width,
         tree_weight=weight,
+        batch=job.batch,
         spawn_from=None if job.width is None else limits.JOB_WIDTH_PARTS if parts is None else parts,
         failure_events=job.failure_events,
         progress_every=job.progress_every,

@@ -1,4 +1,4 @@
-"""The built-in task of flows: it makes the job of a step that maps over what other steps have left."""
+"""Built-in tasks. One makes the job of a step that maps over what other steps have left, one stands for a batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain.errors import Permanent, RetryLater
-from fanin.domain.flows import EXPAND, Plan
+from fanin.domain.flows import BATCH, BATCH_ATTEMPTS, EXPAND, Plan
 from fanin.domain.model import NESTED
 from fanin.protocol import advance
 from fanin.runtime.fanout import FanOut
@@ -90,5 +90,13 @@ def _refuse_unsettled(store: Store, job_id: str) -> None:
     raise RetryLater(SOON_SECONDS if status == "live" else UNSURE_SECONDS, f"{what} may still do something")
 
 
-BUILT_IN: dict[str, Task[..., Any]] = {EXPAND: Task(_expand, name=EXPAND, attempts=100)}
+def _batch(number: int) -> FanOut:
+    """A batch of a split job waits for its job, which was made with it."""
+    return FanOut(payloads=(), task=BATCH, queue="", attempts=1, priority=0, standing=True)
+
+
+BUILT_IN: dict[str, Task[..., Any]] = {
+    EXPAND: Task(_expand, name=EXPAND, attempts=100),
+    BATCH: Task(_batch, name=BATCH, attempts=BATCH_ATTEMPTS),
+}
 """Tasks that every worker knows."""

@@ -11,7 +11,7 @@ from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, BadPayload, LimitExceeded
 from fanin.domain.model import Claim, JobRow, NewJob, Spec
-from fanin.domain.policy import check_quorum, make_policy
+from fanin.domain.policy import Policy, check_quorum, make_policy
 from fanin.protocol import nest, read
 from fanin.protocol.nest import Nested
 from fanin.runtime.payloads import Spool
@@ -42,6 +42,10 @@ class FanOut(msgspec.Struct, frozen=True):
     quorum: int | None = None
     width: int = limits.JOB_WIDTH_PARTS
     """The most parts that the application allows the job."""
+    split: bool = False
+    """Whether more parts than that become several jobs, joined as one."""
+    standing: bool = False
+    """The job was made with the part; all else that is said here does not count."""
 
     @staticmethod
     def of(
@@ -59,21 +63,24 @@ class FanOut(msgspec.Struct, frozen=True):
         queue: str | None = None,
         priority: int | None = None,
         delay: Duration = 0.0,
+        overflow: str = "refuse",
     ) -> FanOut:
         """See `Part.fan_out`. Raises `BadOption`."""
         rank = task.priority if priority is None else check_priority(priority)
+        policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         return FanOut(
             payloads=task.signature.encode_items(items),
             task=task.name,
             queue=task.queue if queue is None else check_name(queue, "queue"),
             attempts=task.attempts if attempts is None else check_attempts(attempts),
             priority=rank,
-            policy=msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode(),
+            policy=msgspec.json.encode(policy).decode(),
             successor=None if then is None else msgspec.json.encode(spec_of(then, rank)).decode(),
             delay=seconds(delay, "delay"),
             give_up_after=None if give_up_after is None else seconds(give_up_after, "give_up_after"),
             quorum=quorum,
             width=task.max_parts,
+            split=check_overflow(overflow, policy),
         )
 
 
@@ -96,16 +103,23 @@ def hand_over(value: FanOut, held: Claim, store: Store) -> Handed:
     assert above is not None, f"there is no job {held.job_id} of a part that is held"
     new = _nested_job(value, held, above)
     try:
-        spool = _checked(value, new)
-        new = spool.sealed(new)
-        what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
+        if value.standing:
+            what, last = store.run(lambda: nest.rejoin(held, new))
+        else:
+            spool = _checked(value, new)
+            new = spool.sealed(batched(new, len(spool), value.width))
+            what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
     except (LimitExceeded, BadPayload, BadOption) as problem:
         why = _plain(problem)
         refused = msgspec.structs.replace(new, id=identity.refused_id(held.job_id, held.idx, above.run))
         store.run(lambda: nest.refuse(held, refused, why))
         return Handed(Nested.REFUSED, refused.id, f"job {refused.id} was refused: {why}")
-    bad = what is Nested.FAILED
-    return Handed(what, last, f"job {last} has ended badly, and cannot be redriven" if bad else None)
+    return Handed(what, last, _bad_end(store, held.bucket, last) if what is Nested.FAILED else None)
+
+
+def _bad_end(store: Store, bucket: int, job_id: str) -> str:
+    row = store.read(lambda: read.job(bucket, job_id))
+    return f"job {job_id} " + ("is gone" if row is None else f"{row.status} ({row.outcome}): {row.reason}")
 
 
 def _nested_job(value: FanOut, held: Claim, above: JobRow) -> NewJob:
@@ -119,16 +133,43 @@ def _nested_job(value: FanOut, held: Claim, above: JobRow) -> NewJob:
 
 def _checked(value: FanOut, new: NewJob) -> Spool:
     """The parts, all of which may be. Raises `LimitExceeded`, `BadPayload`, `BadOption`."""
-    deepest = new.depth + (new.successor is not None)
+    deepest = new.depth + (new.successor is not None or value.split)
     if deepest > limits.JOB_DEPTH_LEVELS:
-        what = "this job" if deepest == new.depth else "the job of then="
+        what = "this job" if deepest == new.depth else "what belongs to this job (then=, or overflow='split')"
         raise LimitExceeded(
             f"{what} would stand {deepest} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: parts that fan out "
             "into their own kind must stop somewhere"
         )
-    spool = Spool(value.payloads, value.width)
+    spool = Spool(value.payloads, limits.TREE_PARTS if value.split else value.width)
     check_quorum(value.quorum, len(spool))
     return spool
+
+
+def batched(new: NewJob, parts: int, width: int) -> NewJob:
+    """The same job, split if so many parts are more than it may have."""
+    return new if parts <= width else msgspec.structs.replace(new, batch=width)
+
+
+def check_overflow(overflow: str, policy: Policy, **apart: bool) -> bool:
+    """Whether a job is to be split if it is too wide. ``apart``: options that cannot be combined with that.
+
+    Raises `BadOption` for what would have no clear meaning over several jobs.
+    """
+    if overflow not in ("refuse", "split"):
+        raise BadOption(f"overflow={overflow!r}: 'refuse', or 'split' into several jobs that are joined as one")
+    if overflow == "refuse":
+        return False
+    apart = {
+        "quorum": policy.quorum is not None, "give_up='proceed'": policy.give_up == "proceed",
+        "a number for tolerate": policy.tolerate > 0, **apart,
+    }  # fmt: skip
+    for name, given in apart.items():
+        if given:
+            raise BadOption(
+                f"overflow='split' cannot be combined with {name}, which would have to be judged over several jobs: "
+                "give a share such as tolerate='1%', which holds for each of them, or leave overflow away"
+            )
+    return True
 
 
 def _plain(problem: Exception) -> str:

@@ -6,11 +6,14 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
+from fanin.domain import identity
 from fanin.domain.errors import UnknownJob
 from fanin.domain.model import NESTED, Failure, JobRow
 from fanin.protocol import read
 from fanin.runtime.codec import Codec
-from fanin.runtime.outputs import LARGE, Output, large_result, output_pages
+from fanin.runtime.outputs import LARGE, Output, large_result, output_pages, renumbered
 from fanin.stores.base import Store
 
 T = TypeVar("T")
@@ -33,6 +36,8 @@ class Joined(Generic[T]):
         self.succeeded: int = facts["succeeded"]
         self.failed: int = facts["failed"]
         self.abandoned: int = facts["abandoned"]
+        self._batch: int | None = facts.get("batch")
+        """How many items there are in each part of a job that was split."""
 
     def __iter__(self) -> Iterator[T]:
         return (value for _, value in self.items())
@@ -43,16 +48,16 @@ class Joined(Generic[T]):
 
     def items(self) -> Iterator[tuple[int, T]]:
         """(index, result) of the succeeded parts, by index."""
-        return values(self._store, self.job_id, self._codec)
+        return values(self._store, self.job_id, self._codec, self._batch)
 
     def outputs(self, name: str | None = None) -> Iterator[Output]:
         """The files that the succeeded parts left, by part and name, streamed. name: only those called so."""
-        return output_pages(self._store, self.job_id, name)
+        return outputs_of(self._store, self.job_id, self._batch, name)
 
     @property
     def failures(self) -> list[Failure]:
         """The parts without a result, each with its status and error, by index."""
-        return list(failure_pages(self._store, self.job_id))
+        return list(failures_of(self._store, self.job_id, self._batch))
 
     def __repr__(self) -> str:
         counts = f"{self.succeeded} succeeded, {self.failed} failed, {self.abandoned} abandoned"
@@ -62,14 +67,47 @@ class Joined(Generic[T]):
 def join(store: Store, facts: dict[str, Any], annotation: Any) -> Joined[Any]:
     """The argument of a successor, from the facts in its payload and its parameter's annotation."""
     arguments = typing.get_args(annotation)
+    if facts.get("batch") is not None:
+        facts = {**facts, **_counts_below(store, facts["job_id"])}
     kind = arguments[0] if arguments and not isinstance(arguments[0], TypeVar) else Any
     return Joined(store, facts, Codec(kind, f"a result of job {facts['job_id']}"))
 
 
-def values(store: Store, job_id: str, codec: Codec) -> Iterator[tuple[int, Any]]:
-    """(idx, result) of the succeeded parts by index, streamed."""
-    for idx, text in texts(store, job_id):
-        yield idx, value_of(store, job_id, idx, text, codec)
+def values(store: Store, job_id: str, codec: Codec, batch: int | None = None) -> Iterator[tuple[int, Any]]:
+    """(idx, result) of the succeeded parts by index, streamed. batch: that of a job that was split."""
+    for piece, first in pieces(store, job_id, batch):
+        for idx, text in texts(store, piece):
+            yield first + idx, value_of(store, piece, idx, text, codec)
+
+
+def pieces(store: Store, job_id: str, batch: int | None) -> Iterator[tuple[str, int]]:
+    """(job, index of its first part in the whole): the jobs of a split job's batches; else the job itself."""
+    if batch is None:
+        yield job_id, 0
+        return
+    row = store.read(lambda: read.job(store.bucket(job_id), job_id))
+    for n in range(0 if row is None else row.sealed_parts or 0):
+        yield identity.nested_id(job_id, n), n * batch
+
+
+def outputs_of(store: Store, job_id: str, batch: int | None, name: str | None = None) -> Iterator[Output]:
+    """The outputs that count, by part and name. name: only those called so."""
+    for piece, first in pieces(store, job_id, batch):
+        for output in output_pages(store, piece, name):
+            yield renumbered(output, first + output.idx)
+
+
+def failures_of(store: Store, job_id: str, batch: int | None) -> Iterator[Failure]:
+    """The parts that failed or were abandoned, by index."""
+    for piece, first in pieces(store, job_id, batch):
+        for failure in failure_pages(store, piece):
+            yield failure if batch is None else msgspec.structs.replace(failure, idx=first + failure.idx)
+
+
+def _counts_below(store: Store, job_id: str) -> dict[str, int]:
+    found = store.read(lambda: read.progress(store.bucket(job_id), job_id))
+    assert found is not None, f"job {job_id} has a successor, and is gone"
+    return {"succeeded": found.succeeded, "failed": found.failed, "abandoned": found.abandoned + found.remaining}
 
 
 def texts(store: Store, job_id: str) -> Iterator[tuple[int, str]]:
@@ -105,7 +143,7 @@ def facts_of(job: JobRow) -> dict[str, Any]:
     """What a `Joined` is told of an ended job."""
     return {
         "job_id": job.id, "run": job.run, "outcome": job.outcome, "succeeded": job.succeeded_parts,
-        "failed": job.failed_parts, "abandoned": job.abandoned_parts,
+        "failed": job.failed_parts, "abandoned": job.abandoned_parts, "batch": job.batch,
     }  # fmt: skip
 
 

@@ -30,11 +30,12 @@ class Output:
 
     def __init__(self, placed: Placed) -> None:
         self._placed = placed
+        self._idx = placed.idx
 
     @property
     def idx(self) -> int:
         """The part's place in the job, from 0."""
-        return self._placed.idx
+        return self._idx
 
     @property
     def name(self) -> str:
@@ -130,6 +131,12 @@ def check_output_name(name: object) -> str:
     if name.startswith(".") or "/" in name or "\\" in name or not name.isprintable():
         raise BadOption(f"output name {name!r}: printable, without / and \\, and not beginning with a dot")
     return name
+
+
+def renumbered(output: Output, idx: int) -> Output:
+    """The same file as that of part ``idx``."""
+    output._idx = idx
+    return output
 
 
 def output_pages(store: Store, job_id: str, name: str | None = None) -> Iterator[Output]:

@@ -12,7 +12,7 @@ import msgspec
 from fanin.domain import identity, limits
 from fanin.domain.errors import KeyConflict, LimitExceeded, NotAllowedNow
 from fanin.domain.model import JobRow, NewJob
-from fanin.protocol import read, submit
+from fanin.protocol import read, split, submit
 from fanin.protocol.steps import Again, Txn, TxnFactory
 
 Wanted = str | tuple[str, str]
@@ -63,7 +63,7 @@ class Spool:
         """The one transaction that creates the job with all of its parts."""
         new = self.sealed(new)
         keys = None if new.width is None else self.keys
-        return lambda: submit.create(new, len(self), self.chunks, keys)
+        return lambda: split.create(new, len(self), self.chunks, keys)
 
     def sealed(self, new: NewJob) -> NewJob:
         """The same job with the hash of its content, parts included."""
