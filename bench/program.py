@@ -2,6 +2,7 @@
 
 python -m bench.program submit URL PARTS JOBS MODE
 python -m bench.program work URL CONCURRENCY BATCH WORK
+python -m bench.program flow URL SHAPE STEPS
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 import time
 
+from bench import flows
 from bench.counting import Counting, count
 from bench.processes import peak_megabytes, written_bytes
 from bench.settings import Work
@@ -57,5 +59,7 @@ def work(url: str, concurrency: int, batch: int, what: Work) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "submit":
         submit(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    elif sys.argv[1] == "flow":
+        flows.run(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         work(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Work.parse(sys.argv[5]))

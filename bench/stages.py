@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bench import contention, decay, probes, speed, tree
+from bench import contention, decay, flows, probes, speed, tree
 from bench.databases import Database
 from bench.peers import rounds
 from bench.peers.catalog import PEERS
@@ -106,6 +106,11 @@ def _tree(found: list[Database], extent: Extent) -> Iterator[Row]:
             yield from tree.rows(database, leaves)
 
 
+def _flows(found: list[Database], extent: Extent) -> Iterator[Row]:
+    for database in found:
+        yield from flows.rows(database, tuple(dict.fromkeys(map(extent.parts, flows.SIZES))), extent.repeat)
+
+
 STAGES = [
     Stage("speed", "parts that do nothing: 100 to 100 000, with 1, 2 and 4 workers", 8, _speed),
     Stage("commits", "one part in each commit", 3, _commits),
@@ -116,6 +121,7 @@ STAGES = [
     Stage("peers", "the same on other libraries", 9, _peers),
     Stage("cross", "the other sizes with the other numbers of workers", 7, _cross, asked=True),
     Stage("million", "a million parts, in one job and in 1 000 (one run each)", 12, _million, asked=True),
+    Stage("flows", "flows of 10, 100 and 1 000 steps, as a chain and in layers", 8, _flows, asked=True),
     Stage("decay", "five million parts, 100 000 to a job, nothing removed (one run)", 30, _decay, asked=True),
     Stage("tree", "nested jobs, five levels deep: 1 000 to 100 000 leaves (one run each)", 10, _tree, asked=True),
 ]

@@ -35,7 +35,7 @@ from fanin.domain.errors import (
     UnsafeStore,
     WaitTimeout,
 )
-from fanin.domain.events import Events, JobFinished, JobProgress, PartFailed
+from fanin.domain.events import Events, FlowFinished, JobFinished, JobProgress, PartFailed
 from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
 from fanin.domain.purged import Purged
@@ -78,6 +78,7 @@ __all__ = [
     "FaninError",
     "Firing",
     "Flow",
+    "FlowFinished",
     "FlowRun",
     "Job",
     "JobFailed",

@@ -12,10 +12,10 @@ import msgspec
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownJob, UnknownTask
-from fanin.domain.events import LISTENED, SAMPLE, Events
+from fanin.domain.events import FLOW_SAMPLE, LISTENED, SAMPLE, Events
 from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob, Spec
-from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
+from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy, make_stale
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.flow import Flow, FlowRun
@@ -58,6 +58,7 @@ class App:
         self.schedules: dict[str, Schedule] = {}
         self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
         self._listeners: list[tuple[Task[..., Any], frozenset[str]]] = []
+        self._flow_listeners: list[tuple[Task[..., Any], str]] = []
 
     @property
     def url(self) -> str:
@@ -138,22 +139,31 @@ class App:
         job with attempts, leases and a history. It receives a `JobFinished`. It listens to the jobs that this
         application submits after it was registered; not to successors, nor to jobs that a listener submits.
 
+        ``"flow.finished"`` and ``"flow.needs_attention"`` do the same for the flows that it starts; the task receives a
+        `FlowFinished`. There is no ``of`` then.
+
         of: only jobs of this task, or of these. options: those of `App.task`. Raises `BadOption`, `BadPayload`.
         """
         if event not in LISTENED:
             raise BadOption(f"{event!r} is no event that can be listened to: there is {', '.join(LISTENED)}")
         chosen = () if of is None else (of,) if isinstance(of, Task) else tuple(of)
-        if len(self._listeners) >= limits.JOB_LISTENERS:
+        of_flows = event != "job.finished"
+        if of_flows and chosen:
+            raise BadOption(f"of={of!r}: a listener to {event} hears all flows; its argument names the flow")
+        if len(self._listeners) + len(self._flow_listeners) >= limits.JOB_LISTENERS:
             raise BadOption(f"{limits.JOB_LISTENERS} listeners are registered, which is the limit: let one do more")
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             task: Task[P, R] = Task(function, **options)
-            task.signature.check_item(SAMPLE)
+            task.signature.check_item(FLOW_SAMPLE if of_flows else SAMPLE)
             if task.name in self.tasks:
                 raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
             task.effects, task.max_parts = self.effects, self.max_parts
             self.tasks[task.name] = task
-            self._listeners.append((task, frozenset(one.name for one in chosen)))
+            if of_flows:
+                self._flow_listeners.append((task, event))
+            else:
+                self._listeners.append((task, frozenset(one.name for one in chosen)))
             return task
 
         return register
@@ -174,6 +184,8 @@ class App:
         end: datetime | None = None,
         jitter: Duration = 0.0,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
         sample: int | None = None,
@@ -207,7 +219,8 @@ class App:
             raise BadOption(f"{limits.SCHEDULES} schedules are declared, which is the limit")
         rule = make_rule(misfire, overlap, seconds(grace, "grace"), catch_up, seconds(jitter, "jitter"))
         options = {
-            "then": then, "give_up_after": give_up_after, "attempts": attempts, "queue": queue, "priority": priority,
+            "then": then, "then_stale_after": then_stale_after, "then_stale": then_stale,
+            "give_up_after": give_up_after, "attempts": attempts, "queue": queue, "priority": priority,
             "meta": meta,
         }  # fmt: skip
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
@@ -221,6 +234,8 @@ class App:
         items: Iterable[Any],
         *,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -244,6 +259,8 @@ class App:
         """Create a job with one part per item, ``task(item)`` each, and return it at once.
 
         then: the task that receives the `Joined` parts when the job has completed; created by the job's end, once.
+        then_stale_after, then_stale: if no worker has claimed it so long after that, it is too old to start:
+        ``"skip"`` cancels it, ``"fail"`` fails it (default: it is run, however old).
         key: the same key and content again is the same job, another content is `KeyConflict`. Inside a handler a job
         without one is known by its place: the n-th job of the part, in every attempt.
         tolerate: failed parts that still let the job complete: a count, or a share such as ``"1%"``.
@@ -268,7 +285,8 @@ class App:
         self._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = self._new_job(
-            task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, policy, then=then, then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
@@ -289,6 +307,8 @@ class App:
         task: Task[..., Any],
         *,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -318,7 +338,8 @@ class App:
         """
         self._own(task)
         new = self._new_job(
-            task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then, key=key,
+            task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then,
+            then_stale_after=then_stale_after, then_stale=then_stale, key=key,
             give_up_after=give_up_after, attempts=attempts, queue=queue, priority=priority, delay=delay,
             stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
@@ -340,6 +361,8 @@ class App:
         kwargs: dict[str, Any] | None = None,
         *,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         key: str | None = None,
         attempts: int | None = None,
         queue: str | None = None,
@@ -354,7 +377,8 @@ class App:
         """`submit` with the options of `map` that make sense for one part."""
         payload = self._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = self._new_job(
-            task, Policy(), then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, Policy(), then=then, then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         self._create(new, Spool([payload], 1), within)
@@ -453,6 +477,8 @@ class App:
         policy: Policy,
         *,
         then: Task[..., Any] | None,
+        then_stale_after: Duration | None,
+        then_stale: str,
         key: str | None,
         give_up_after: Duration | None,
         attempts: int | None,
@@ -473,7 +499,10 @@ class App:
         priority = check_priority(priority) if priority is not None else task.priority
         successor = None
         if then is not None:
-            successor = msgspec.json.encode(spec_of(self._own(then), priority)).decode()
+            spec = spec_of(self._own(then), priority, *make_stale(then_stale_after, then_stale, "then_"))
+            successor = msgspec.json.encode(spec).decode()
+        elif then_stale_after is not None or then_stale != "run":
+            raise BadOption(f"then_stale_after={then_stale_after!r}, then_stale={then_stale!r}: give then= too")
         parent = running_part()
         if key is not None:
             job_id = identity.keyed_job_id(key)
@@ -513,15 +542,21 @@ class App:
         )
 
     def _heard_by(self, task: str) -> str | None:
-        specs = [
-            Spec(
-                task=listener.name, step=identity.LISTENER + listener.name, queue=listener.queue,
-                attempts=listener.attempts, priority=listener.priority,
-            )
-            for listener, of in self._listeners
-            if not of or task in of
-        ]  # fmt: skip
+        specs = [_listening(listener) for listener, of in self._listeners if not of or task in of]
         return msgspec.json.encode(specs).decode() if specs else None
+
+    def _flows_heard_by(self) -> str | None:
+        """By event, what listens to a flow that is started now: nothing, if a listener starts it."""
+        if not self._flow_listeners:
+            return None
+        if (parent := running_part()) is not None:
+            above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id))
+            if above is None or (above.step or "").startswith(identity.LISTENER):
+                return None
+        heard: dict[str, list[Spec]] = {}
+        for listener, event in self._flow_listeners:
+            heard.setdefault(event, []).append(_listening(listener))
+        return msgspec.json.encode(heard).decode()
 
     def _striped(self, new: NewJob, parts: int, stripes: int | None) -> NewJob:
         if (
@@ -611,3 +646,10 @@ def find(name: str, buckets: int) -> Txn[str]:
     if len(found) > 1:
         raise UnknownJob(f"{name!r} begins several job ids ({', '.join(found[:3])}, …): give more of it")
     return found[0]
+
+
+def _listening(listener: Task[..., Any]) -> Spec:
+    return Spec(
+        task=listener.name, step=identity.LISTENER + listener.name, queue=listener.queue, attempts=listener.attempts,
+        priority=listener.priority,
+    )  # fmt: skip

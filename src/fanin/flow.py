@@ -13,7 +13,7 @@ from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
 from fanin.domain.flows import EXPAND, FlowRow, Plan, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob, Spec
-from fanin.domain.policy import check_quorum, make_policy
+from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, LocalWorker
 from fanin.protocol import close, flow, read
 from fanin.protocol.advance import payload_of
@@ -100,13 +100,18 @@ class Flow:
         queue: str | None = None,
         priority: int | None = None,
         give_up_after: Duration | None = None,
+        stale_after: Duration | None = None,
+        stale: str = "run",
     ) -> Step:
         """One call of ``task``. Its parameters that are annotated `Joined` receive the steps in ``after``, in that
         order (None for one that was skipped); ``args`` are the others.
 
         on: start if all steps before it were ``"ok"``, if one ``"failed"``, or for ``"any"`` end. undo: the task that
         takes the step's result back when the flow fails, or `manual`. give_up_after: from the moment when the step
-        starts. Raises `BadOption`, `BadPayload`.
+        starts. stale_after, stale: if no worker has claimed it so long after all steps before it had ended, it is too
+        old to start: ``"skip"`` it, or let it ``"fail"`` (default: it is run, however old).
+
+        Raises `BadOption`, `BadPayload`.
         """
         self._app._own(task)
         before = _steps(after)
@@ -117,7 +122,15 @@ class Flow:
                 "parameters that are annotated Joined, in their order"
             )
         spec = StepSpec(
-            self._spec(task.name, queue or task.queue, attempts or task.attempts, task, priority, give_up_after),
+            self._spec(
+                task.name,
+                queue or task.queue,
+                attempts or task.attempts,
+                task,
+                priority,
+                give_up_after,
+                make_stale(stale_after, stale),
+            ),
             call=task.signature.encode_rest(args, {}),
             joins=bool(joins),
         )
@@ -141,6 +154,8 @@ class Flow:
         priority: int | None = None,
         give_up_after: Duration | None = None,
         give_up: str = "abandon",
+        stale_after: Duration | None = None,
+        stale: str = "run",
     ) -> Step:
         """One part of ``task`` for each item.
 
@@ -153,6 +168,12 @@ class Flow:
         policy = msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         before = _steps(after)
+        old = make_stale(stale_after, stale)
+        if old[1] is not None and not before and not isinstance(items, Step):
+            raise BadOption(
+                f"stale={stale!r}: this step stands after no other, and its parts start one by one: give the flow "
+                "give_up_after=, or let a step before it return the items"
+            )
         plan = Plan(
             task=task.name, what="given", queue=check_name(queue or task.queue, "queue"),
             attempts=check_attempts(attempts or task.attempts), policy=policy, give_up_after=wait,
@@ -168,7 +189,7 @@ class Flow:
             check_quorum(quorum, len(spool))
             if before:
                 plan = msgspec.structs.replace(plan, given=_few(spool, task))
-        spec = StepSpec(self._spec(EXPAND, plan.queue, flows.EXPAND_ATTEMPTS, task, priority, None), plan=plan)
+        spec = StepSpec(self._spec(EXPAND, plan.queue, flows.EXPAND_ATTEMPTS, task, priority, None, old), plan=plan)
         step = Step(self._free(name, task), task, True, before, spec)
         step.spool, step.policy = (None if before else spool), policy
         return self._add(step, on, undo)
@@ -222,7 +243,7 @@ class Flow:
         return NewFlow(
             id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,
             jobs=jobs, fail_fast=self._fail_fast, give_up_policy=self._give_up, give_up_after=self._give_up_after,
-            meta=self._meta,
+            meta=self._meta, listeners=self._app._flows_heard_by(),
         )  # fmt: skip
 
     def _named(self, one: Step | str, of: Step) -> str:
@@ -241,13 +262,21 @@ class Flow:
         return next(one for one in taken if one not in self._steps)
 
     def _spec(
-        self, name: str, queue: str, attempts: int, task: Task[..., Any], priority: int | None, wait: Duration | None
+        self,
+        name: str,
+        queue: str,
+        attempts: int,
+        task: Task[..., Any],
+        priority: int | None,
+        wait: Duration | None,
+        old: tuple[float | None, str | None],
     ) -> Spec:
         rank = task.priority if priority is None else check_priority(priority)
         return Spec(
             task=name, step="step", queue=check_name(queue, "queue"), attempts=check_attempts(attempts),
             priority=min(rank + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX),
             give_up_after=None if wait is None else seconds(wait, "give_up_after"),
+            stale_after=old[0], stale=old[1],
         )  # fmt: skip
 
     def _add(self, step: Step, on: str, undo: Task[..., Any] | Manual | None) -> Step:
@@ -368,9 +397,20 @@ class FlowRun:
         Raises `NotAllowedNow`, also if it is to be undone and an effect of it is still under way or `unknown` (`fanin
         effects settle`), and `BadOption`.
         """
-        status = "nothing_to_undo" if nothing_to_undo else "undone"
+        self._settle(step, "nothing_to_undo" if nothing_to_undo else "undone", note)
+
+    def abandon_undo(self, step: str, note: str) -> None:
+        """Give up on the undo of a step: it stays ``not_undone``, for the reason in ``note``; the undoing goes on.
+
+        What is known of its effects stays as it is. Raises `NotAllowedNow`, `BadOption`.
+        """
+        self._settle(step, "not_undone", note)
+
+    def _settle(self, step: str, status: str, note: str) -> None:
         if not note.strip() or len(note) > limits.REASON_CHARS:
-            raise BadOption(f"note={note[:40]!r}: say in 1 to {limits.REASON_CHARS} characters what was done")
+            raise BadOption(
+                f"note={note[:40]!r}: say in 1 to {limits.REASON_CHARS} characters what was done, or why not"
+            )
         self._app.store.run(lambda: flow.resolve(self._bucket, self.id, step, status, note))
 
     def undo_again(self, step: str) -> None:
@@ -427,7 +467,7 @@ def _first_job(step: Step, job_id: str, bucket: int, flow_id: str, n: int) -> tu
     else:
         new = NewJob(
             id=job_id, bucket=bucket, task=spec.task, queue=spec.queue, priority=spec.priority, attempts=spec.attempts,
-            give_up_after=spec.give_up_after, step="step",
+            give_up_after=spec.give_up_after, step="step", stale_after=spec.stale_after, stale=spec.stale,
             flow_id=flow_id, flow_step=n,
         )  # fmt: skip
         spool = Spool([payload_of(step.spec, [])], 1)

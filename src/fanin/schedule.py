@@ -14,7 +14,7 @@ from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, NotAllowedNow, UnknownSchedule
 from fanin.domain.model import Firing, ScheduleRow
-from fanin.domain.policy import check_quorum
+from fanin.domain.policy import check_quorum, make_stale
 from fanin.domain.timing import Rule, Timing, soon
 from fanin.job import Job
 from fanin.protocol import read, schedule
@@ -195,6 +195,7 @@ def _check(app: App, options: dict[str, Any]) -> None:
     """What a submit would refuse is refused at the declaration, without a look at the database."""
     if options["then"] is not None:
         app._own(options["then"])
+    make_stale(options["then_stale_after"], options["then_stale"], "then_")
     if options["attempts"] is not None:
         check_attempts(options["attempts"])
     if options["queue"] is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import contention, decay, end_to_end, machine, probes, results, stages, tables, tree
+from bench import contention, decay, end_to_end, flows, machine, probes, results, stages, tables, tree
 from bench.databases import Database
 from bench.settings import Setting
 from bench.stages import Extent
@@ -55,6 +55,12 @@ def test_a_tree_of_any_size_has_five_levels(place: Database) -> None:
     assert (row["parts"], row["levels"]) == (12, 5)
 
 
+def test_a_flow_of_each_shape_completes(place: Database) -> None:
+    found = list(flows.rows(place, sizes=(12,), repeat=1))
+    assert [(row["shape"], row["steps"]) for row in found] == [("chain", 12), ("layers", 12)]
+    assert all(row["run_seconds"] > 0 for row in found)
+
+
 def test_the_join_is_looked_at_as_often_as_asked(place: Database) -> None:
     assert probes.join(place, times=3)["times"] == 3
 
@@ -78,7 +84,7 @@ def test_the_plan_names_every_stage_and_adds_up() -> None:
 
 
 def test_what_takes_long_is_only_run_when_it_is_named() -> None:
-    assert {"million", "decay", "tree"}.isdisjoint(stage.name for stage in stages.chosen([]))
+    assert {"million", "flows", "decay", "tree"}.isdisjoint(stage.name for stage in stages.chosen([]))
     assert [stage.name for stage in stages.chosen(["decay"])] == ["decay"]
     with pytest.raises(LookupError, match="no stage is called 'sped'; there are: speed, "):
         stages.chosen(["sped"])

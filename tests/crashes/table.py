@@ -410,6 +410,23 @@ def give_up(stage: Stage) -> TxnFactory[bool]:
     return lambda: close.give_up(BUCKET, job_id)
 
 
+@row("close.too_old", "a step that is skipped, before one that starts")
+def too_old(stage: Stage) -> TxnFactory[bool]:
+    flow_id = stage.flow({"a": "", "b": "", "c": "a b"}, conditions={"c": "any"}, stale=["a"])
+    stage.age()
+    stage.ended("succeed")
+    return lambda: close.too_old(BUCKET, flows.job_of(stage.store, flow_id, "a"))
+
+
+@row("close.too_old", "a job that has started in time")
+def not_too_old(stage: Stage) -> TxnFactory[bool]:
+    flow_id = stage.flow({"a": ""}, stale=["a"])
+    stage.claims(1)
+    stage.age()
+    job_id = flows.job_of(stage.store, flow_id, "a")
+    return lambda: close.too_old(BUCKET, job_id)
+
+
 @row("close.give_up", "abandoning")
 def abandon(stage: Stage) -> TxnFactory[bool]:
     job_id, _ = held(stage, 2, give_up_after=-1.0)
@@ -784,6 +801,17 @@ def purge_tree(stage: Stage) -> TxnFactory[purge.Tree]:
     return lambda: purge.purge([BUCKET], members, 0.0, outputs=True)
 
 
+@row("purge.purge", "a flow that was undone")
+def purge_flow(stage: Stage) -> TxnFactory[purge.Tree]:
+    flow_id = stage.flow({"a": "", "b": "a"}, undo=["a"])
+    stage.ended("succeed", "fail", "succeed")
+    stage.drain()
+    claim_id, events = stage.taken()
+    stage.store.run(lambda: outbox.settle(BUCKET, claim_id, [outbox.Said(one.key, "mark") for one in events]))
+    members = stage.store.read(lambda: purge.flow_tree([BUCKET], (BUCKET, flow_id)))
+    return lambda: purge.purge([BUCKET], members, 0.0, flow=(BUCKET, flow_id))
+
+
 @row("purge.forget_outputs", "an output of a purged job")
 def forget_purged(stage: Stage) -> TxnFactory[int]:
     job_id = purged(stage)
@@ -840,6 +868,20 @@ def steps_start(stage: Stage) -> TxnFactory[list[Settled]]:
 def flow_completes(stage: Stage) -> TxnFactory[list[Settled]]:
     stage.flow({"a": ""})
     return settling(succeed(stage.step()))
+
+
+@row("finish.settle", "the last step of a flow to which a task listens")
+def heard_flow_completes(stage: Stage) -> TxnFactory[list[Settled]]:
+    heard = {"flow.finished": [Spec(task=THEN, step="on/told")]}
+    stage.flow({"a": ""}, listeners=msgspec.json.encode(heard).decode())
+    return settling(succeed(stage.step()))
+
+
+@row("flow.resolve", "the last step that waits for a person, given up, with one before it that is to be undone")
+def give_up_undo(stage: Stage) -> TxnFactory[None]:
+    flow_id = stage.flow(CHAIN, undo=["a", "b"])
+    stage.ended("succeed", "succeed", "fail", "fail")
+    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "not_undone", "too late"))
 
 
 @row("finish.settle", "a step that fails beside one that runs")

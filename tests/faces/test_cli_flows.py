@@ -83,6 +83,17 @@ def test_a_person_settles_what_waits_for_one(app: fanin.App, run: fanin.FlowRun,
     said(app, capsys, "flows", "redrive", "2026", code=exits.USAGE)
 
 
+def test_a_person_gives_up_what_waits_for_one(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
+    said(app, capsys, "saga", "abandon", "2026", "flight", code=exits.USAGE)  # a note says why
+    said(app, capsys, "saga", "abandon", "2026", "hotel", "--note", "x", code=exits.USAGE)
+    told = said(app, capsys, "saga", "abandon", "2026", "flight", "--note", "the airline is bankrupt")
+    assert "step flight of flow" in told
+    assert "stays as it is; the flow is compensated" in told
+    assert "flight not_undone" in said(app, capsys, "flows", "show", "2026")
+    assert "note: the airline is bankrupt" in said(app, capsys, "flows", "show", "2026")
+    assert "no flow waits for a person" in said(app, capsys, "saga")
+
+
 def test_a_flow_is_stopped_and_run_again(app: fanin.App, capsys: Any) -> None:
     @app.task
     def work(number: int) -> int:

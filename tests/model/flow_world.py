@@ -31,7 +31,7 @@ class FlowRules(Guards):
         row: Any = view.get(("flow",))
         return [
             ("f", None, row.status, row.cause, None, row.run, row.fail_fast, "abandon", row.running, row.failures,
-             row.ended, row.events)
+             row.ended, row.events, None)
         ]  # fmt: skip
 
     def advance_save_flow(self, view: View, v: dict[str, Any], _: Any) -> Rows:

@@ -15,6 +15,7 @@ from fanin.protocol.flow import NewFlow, NewStep
 from fanin.stores.base import Store
 from tests.protocol.helpers import QUEUE, TASK, claim, done, failed, settle
 
+STALE_SECONDS = 5.0
 ID = "01980000-0000-7000-8000-0000000000{:02x}"
 
 
@@ -26,17 +27,24 @@ def plan(
     undo: Sequence[str] = (),
     manual: Sequence[str] = (),
     conditions: Mapping[str, str] | None = None,
+    stale: Sequence[str] = (),
+    fails_stale: Sequence[str] = (),
     task: str = TASK,
     queue: str = QUEUE,
     **options: object,
 ) -> NewFlow:
-    """A flow as `Flow.start` writes it. ``steps``: name to the names before it, such as ``{"a": "", "b": "a"}``."""
+    """A flow as `Flow.start` writes it. ``steps``: name to the names before it, such as ``{"a": "", "b": "a"}``.
+
+    ``stale``, ``fails_stale``: steps that are skipped, or fail, if they have not started after `STALE_SECONDS`.
+    """
     flow_id = identity.keyed_flow_id(key) if key else ID.format(number)
     names = list(steps)
     after = {name: [names.index(one) for one in steps[name].split()] for name in names}
     made, jobs = [], []
     for n, name in enumerate(names):
-        spec = Spec(task=task, step="step", queue=queue, attempts=1)
+        old = "skip" if name in stale else "fail" if name in fails_stale else None
+        age = STALE_SECONDS if old else None
+        spec = Spec(task=task, step="step", queue=queue, attempts=1, stale_after=age, stale=old)
         how: Undo | None = Undo(manual="call them") if name in manual else None
         how = Undo(Plan(task, "undo", queue), queue=queue) if name in undo else how
         job_id = None if after[name] else identity.step_id(flow_id, n)
@@ -50,8 +58,9 @@ def plan(
         )  # fmt: skip
         if job_id:
             job = NewJob(
-                id=job_id, bucket=0, task=task, queue=queue, attempts=1, step="step", flow_id=flow_id, flow_step=n
-            )
+                id=job_id, bucket=0, task=task, queue=queue, attempts=1, step="step", flow_id=flow_id, flow_step=n,
+                stale_after=age, stale=old,
+            )  # fmt: skip
             jobs.append((job, 1, lambda: [["{}"]]))
     return NewFlow(flow_id, 0, "flow", key, "hash", made, jobs, **options)  # type: ignore[arg-type]
 
@@ -110,6 +119,12 @@ def cancel(store: Store, flow_id: str, reason: str | None = None) -> bool:
 def cancel_left(store: Store) -> None:
     for job_id in store.read(lambda: flow.left_running(0)):
         store.run(partial(close.cancel, 0, job_id))
+
+
+def end_stale(store: Store) -> list[str]:
+    """The jobs that were too old to start, as upkeep ends them."""
+    jobs = store.read(lambda: close.stale(0))
+    return [job_id for job_id in jobs if store.run(partial(close.too_old, 0, job_id))]
 
 
 def again(store: Store, flow_id: str, run: int = 1) -> int:

@@ -378,3 +378,26 @@ def test_the_end_of_a_step_costs_the_same_in_a_flow_of_a_thousand(store: Store, 
     assert small == large
     record("flows", statements={f"{shape}/{store.dialect}": large})
     say(store, "DELETE FROM fanin.flow")
+
+
+def test_what_is_given_up_stays_and_what_stands_before_it_is_undone(store: Store) -> None:
+    flow_id = start(store, {"a": "", "b": "a", "c": "b"}, undo=["a", "b"])
+    end(store, flow_id, "a")
+    end(store, flow_id, "b")
+    fail(store, flow_id, "c")
+    fail(store, flow_id, "b", undo=True)
+    assert row(store, flow_id).status == "needs_attention"
+    with pytest.raises(NotAllowedNow, match="'a'"):
+        resolve(store, flow_id, "a", "not_undone")
+    resolve(store, flow_id, "b", "not_undone")
+    assert states(store, flow_id) == {"a": "undoing", "b": "not_undone", "c": "nothing_to_undo"}
+    undo(store, flow_id, "a")
+    assert row(store, flow_id).status == "compensated"
+    assert states(store, flow_id) == {"a": "undone", "b": "not_undone", "c": "nothing_to_undo"}
+    for name in "ab":
+        with pytest.raises(NotAllowedNow):
+            resolve(store, flow_id, name, "not_undone")
+    with pytest.raises(NotAllowedNow):
+        undo_again(store, flow_id, "b")
+    with pytest.raises(NotAllowedNow):
+        again(store, flow_id)

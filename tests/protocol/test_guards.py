@@ -16,6 +16,7 @@ from fanin.domain.policy import Policy
 from fanin.protocol import close, counting, ending, finish, growth, lease, outbox, purge, redrive, submit, success
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
+from tests.protocol import flows
 from tests.protocol.helpers import (
     THEN,
     Clock,
@@ -45,6 +46,24 @@ def running(store: Store) -> str:
     first, _ = claim(store)
     settle(store, failed(first))
     return job_id
+
+
+def unclaimed(store: Store) -> str:
+    """A job of one part that is too old to start."""
+    return make(store, 1, stale_after=-1.0, stale="skip")
+
+
+def claimed_in_time(store: Store) -> str:
+    job_id = make(store, 1, stale_after=60.0, stale="skip")
+    claim(store)
+    return job_id
+
+
+def waits_for_a_person(store: Store) -> str:
+    flow_id = flows.start(store, {"a": "", "b": "a"}, manual=["a"])
+    flows.end(store, flow_id, "a")
+    flows.fail(store, flow_id, "b")
+    return flow_id
 
 
 def opened(store: Store) -> str:
@@ -161,6 +180,18 @@ CASES: dict[str, tuple[Callable[[Store], str], Callable[[str], Statement]]] = {
     "the count of the swept in an open stripe": (
         running,
         lambda job_id: close.SQL.count_swept(bucket=0, job_id=job_id, stripe=0, swept=1),
+    ),
+    "the age of a part that was claimed": (
+        claimed_in_time,
+        lambda job_id: close.SQL.lock_unstarted(bucket=0, job_id=job_id),
+    ),
+    "a start of a part that nobody has claimed": (
+        unclaimed,
+        lambda job_id: close.SQL.start_in_time(bucket=0, job_id=job_id),
+    ),
+    "the removal of a flow that waits for a person": (
+        waits_for_a_person,
+        lambda flow_id: purge.SQL.remove_flow(bucket=0, flow_id=flow_id),
     ),
     "the sweep of ended parts": (ended_with_failures, sweeps),
     "the redrive of a running part": (running, revives),

@@ -13,7 +13,7 @@ from fanin.protocol.steps import Rows, Statement
 from fanin.stores.base import Store
 from tests.protocol.effects import begin, called, intent, said, wanting
 from tests.protocol.effects import states as effects_of
-from tests.protocol.flows import again, cancel, end, fail, held, job_of, resolve, start, states, undo
+from tests.protocol.flows import again, cancel, end, end_stale, fail, held, job_of, resolve, start, states, undo
 from tests.protocol.helpers import failed, say, send, settle
 
 CHAIN = {"a": "", "b": "a", "c": "b"}
@@ -77,6 +77,13 @@ def attended(store: Store) -> str:
     fail(store, flow_id, "c")
     fail(store, flow_id, "a", undo=True)
     assert states(store, flow_id) == {"a": "undo_failed", "b": "manual", "c": "nothing_to_undo"}
+    return flow_id
+
+
+def skipped_by_its_age(store: Store) -> str:
+    flow_id = start(store, {"a": ""}, stale=["a"])
+    say(store, "UPDATE fanin.job SET stale_at = 1")
+    assert len(end_stale(store)) == 1
     return flow_id
 
 
@@ -165,6 +172,10 @@ def undoes_again(n: int) -> Said:
 
 
 CASES: dict[str, tuple[Callable[[Store], str], Said]] = {
+    "a step that was skipped by its age waits again": (
+        skipped_by_its_age,
+        lambda flow_id: flow.SQL.wait_again(bucket=0, flow_id=flow_id, rows=[(0, 1)]),
+    ),
     "the end of a step that is done": (went_on, ends(A)),
     "the end of a step that has failed": (has_failed, ends(A)),
     "the end of a step that is being undone": (is_undone, ends(A)),

@@ -391,3 +391,14 @@ def test_a_heartbeat_that_its_own_report_has_overtaken_has_stopped_nothing(store
     settle(store, done(one), failed(two))
     assert store.run(lambda: lease.renew(0, [(one, 60.0), (two, 60.0)], "w1")) == [one, two]
     assert say(store, "SELECT * FROM fanin.attempt_log WHERE what = 'stopped'") == []
+
+
+def test_what_is_too_old_to_start_is_not_claimed_unless_it_has_started(store: Store, clock: Clock) -> None:
+    make(store, 1, stale_after=5.0, stale="skip")
+    (started,) = claim(store)
+    settle(store, released(started))
+    clock.advance(6)
+    old = make(store, 1, stale_after=-1.0, stale="skip")
+    young = make(store, 1, stale_after=60.0, stale="skip")
+    assert {held.job_id for held in claim(store)} == {started.job_id, young}
+    assert states(store, old) == ["pending"]

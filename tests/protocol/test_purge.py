@@ -56,7 +56,7 @@ def ended(store: Store, parts: int = 2, **options: Any) -> str:
     return job_id
 
 
-def go(store: Store, root: str, age: float = 0.0, **options: bool) -> Tree:
+def go(store: Store, root: str, age: float = 0.0, **options: Any) -> Tree:
     members = store.read(lambda: purge.tree([0], (0, root)))
     return store.run(lambda: purge.purge([0], members, age, **options))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fanin.domain.errors import UnknownJob
 from fanin.domain.model import Report
-from fanin.protocol import outbox, purge, redrive
+from fanin.protocol import flow, outbox, purge, redrive
 from fanin.testing.explorer import Actor
 from fanin.testing.stepper import Script
 from tests.races.arena import Arena, creator, said
@@ -89,3 +90,26 @@ def portions_and_portions(arena: Arena) -> list[Actor]:
     job_id, members = old(arena, parts=3)
     assert arena.store.run(lambda: purge.purge([BUCKET], members, 0.0)).kept is None
     return [clearer("P", job_id), clearer("Q", job_id)]
+
+
+@race("a purge of a flow and its redrive", "P=PURGED R=UNKNOWN", "P=KEPT live R=2", preemptions=1, always=2)
+def purge_and_flow_again(arena: Arena) -> list[Actor]:
+    """Jobs of a flow that has just been run again could be removed."""
+    flow_id = arena.flow({"a": "", "b": "a"})
+    arena.ended("fail")
+    claim_id, events = arena.taken()
+    arena.store.run(lambda: outbox.settle(BUCKET, claim_id, [outbox.Said(one.key, "mark") for one in events]))
+    members = arena.store.read(lambda: purge.flow_tree([BUCKET], (BUCKET, flow_id)))
+
+    def purges() -> Script:
+        found = yield lambda: purge.purge([BUCKET], members, 0.0, flow=(BUCKET, flow_id))
+        return "PURGED" if found.kept is None else f"KEPT {found.kept}"
+
+    def again() -> Script:
+        try:
+            run = yield lambda: flow.run_again(BUCKET, flow_id, 1)
+        except UnknownJob:
+            return "UNKNOWN"
+        return str(run)
+
+    return [Actor("P", purges), Actor("R", again)]

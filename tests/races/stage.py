@@ -195,6 +195,10 @@ class Stage:
         """A flow of steps of one part, such as ``{"a": "", "b": "a"}``. Its id."""
         return flows.start(self.store, steps, task=TASK, queue=QUEUE, **options)
 
+    def age(self) -> None:
+        """Whatever was to start before a moment is too old now."""
+        execute(self.store, "UPDATE fanin.job SET stale_at = 1 WHERE stale_at IS NOT NULL")
+
     def step(self) -> Claim:
         """The part of a step, or of an undo, that is ready."""
         (held,) = self.claims(1)
@@ -240,6 +244,8 @@ class Stage:
                 busy += self.store.run(partial(close.give_up, BUCKET, job_id))
             for flow_id in self.store.read(lambda: flow.overdue(BUCKET)):
                 busy += self.store.run(partial(flow.give_up, BUCKET, flow_id))
+            for job_id in self.store.read(lambda: close.stale(BUCKET)):
+                busy += self.store.run(partial(close.too_old, BUCKET, job_id))
             for job_id in self.store.read(lambda: flow.left_running(BUCKET)):
                 busy += self.store.run(partial(close.cancel, BUCKET, job_id))
             if not busy and not claims:

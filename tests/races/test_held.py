@@ -98,6 +98,54 @@ def test_who_decides_holds_the_counters(arena: Arena, name: str) -> None:
         watcher.close()
 
 
+LOCKS = {
+    "part": "SELECT 1 FROM fanin.part FOR NO KEY UPDATE",
+    "flow": "SELECT 1 FROM fanin.flow FOR NO KEY UPDATE",
+}
+
+
+def ends_for_its_age(arena: Arena) -> TxnFactory[object]:
+    arena.job(1, successor=None, stale_after=-1.0, stale="skip")
+    (job_id,) = arena.store.read(lambda: close.stale(BUCKET))
+    return lambda: close.too_old(BUCKET, job_id)
+
+
+def purges_a_flow(arena: Arena) -> TxnFactory[object]:
+    flow_id = arena.flow({"a": ""})
+    arena.ended("succeed")
+    members = arena.store.read(lambda: purge.flow_tree([BUCKET], (BUCKET, flow_id)))
+    return lambda: purge.purge([BUCKET], members, 0.0, unsent=True, flow=(BUCKET, flow_id))
+
+
+@pytest.mark.parametrize(
+    ("stage", "before", "what"),
+    [(ends_for_its_age, "close.lock_all_stripes", "part"), (purges_a_flow, "purge.assess", "flow")],
+    ids=["age", "purge"],
+)
+def test_who_decides_holds_what_it_decides_on(
+    arena: Arena, stage: Callable[[Arena], TxnFactory[object]], before: str, what: str
+) -> None:
+    deciding = stage(arena)
+    query = Query("test", "lock", (), {"pg": LOCKS[what]})
+
+    def other() -> Txn[None]:
+        yield query()
+
+    watcher = Watcher(arena.store)
+    decider, waiter = sessions = [Session(arena.store, name, watcher) for name in "DW"]
+    try:
+        decider.play(once(deciding))
+        decider.hold(before)
+        waiter.play(once(other))
+        assert not waiter.step([decider.pid]), f"the {what} is free"
+        decider.finish()
+        waiter.finish()
+    finally:
+        for session in sessions:
+            session.close()
+        watcher.close()
+
+
 def test_who_decides_a_slot_holds_its_schedule(arena: Arena) -> None:
     """Another scheduler waits before it looks at the mark, and finds it moved."""
     arena.scheduled()

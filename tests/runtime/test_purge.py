@@ -217,3 +217,35 @@ def test_the_handler_of_a_purged_job_starts_no_other(app: fanin.App) -> None:
 
 def test_a_purge_can_be_told_as_json(app: fanin.App) -> None:
     assert msgspec.to_builtins(app.purge("30d"))["kept"]["live"] == 0
+
+
+def test_a_flow_goes_as_a_whole_and_one_that_waits_for_a_person_stays(app: fanin.App) -> None:
+    @app.task
+    def pages(n: int) -> list[int]:
+        return list(range(n))
+
+    @app.task
+    def work(n: int) -> int:
+        if n > 2:
+            raise fanin.Permanent("no")
+        return n
+
+    def started(n: int) -> fanin.FlowRun:
+        flow = app.flow("pages")
+        found = flow.step(pages, n, undo=fanin.manual("call") if n > 3 else None)
+        flow.map(work, found)
+        return flow.start()
+
+    good, bad = started(3), started(4)
+    app.run_worker(until_idle=True)
+    publish(app)
+    assert (good.status, bad.status) == ("completed", "needs_attention")
+    seen = app.purge(0, dry_run=True)
+    found = app.purge(0)
+    assert (seen.trees, seen.flows, seen.jobs) == (found.trees, found.flows, found.jobs) == (1, 1, 3)
+    assert found.kept["flow"] == 1
+    assert [row.id for row in app.flows()] == [bad.id]
+    bad.abandon_undo("pages", "never mind")
+    publish(app)
+    assert app.purge(0).flows == 1
+    assert (app.flows(), left(app)) == ([], {})

@@ -249,6 +249,7 @@ INDEXES = {
     "flow_recent": ("bucket",),
     "flow_ending": ("bucket",),
     "flow_give_up": ("bucket",),
+    "job_stale": ("bucket",),
     "flow_step_pkey": ("flow_id", "n"),
     "outbox_pkey": ("event_key",),
     "outbox_due": ("bucket",),
@@ -326,6 +327,7 @@ WHOLE = {
         "fanin_job_paused (bucket=?",
         "fanin_job_walk (bucket=?",
         "fanin_job_progress (bucket=?",
+        "fanin_job_stale (bucket=?",
     ),
 }
 ALIASES = {"p": "part", "s": "job_stripe", "j": "job", "o": "outbox", "e": "outbox"}

@@ -127,6 +127,8 @@ class AsyncApp:
         end: datetime | None = None,
         jitter: Duration = 0.0,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
         sample: int | None = None,
@@ -141,7 +143,8 @@ class AsyncApp:
         """See `App.schedule`. Not awaited: nothing is written. A function for ``items`` is a plain one."""
         made = self._app.schedule(
             name, cron, task, items, tz=tz, misfire=misfire, overlap=overlap, grace=grace, catch_up=catch_up,
-            start=start, end=end, jitter=jitter, then=then, tolerate=tolerate, fail_fast=fail_fast, sample=sample,
+            start=start, end=end, jitter=jitter, then=then, then_stale_after=then_stale_after,
+            then_stale=then_stale, tolerate=tolerate, fail_fast=fail_fast, sample=sample,
             quorum=quorum, give_up_after=give_up_after, give_up=give_up, attempts=attempts, queue=queue,
             priority=priority, meta=meta,
         )  # fmt: skip
@@ -169,6 +172,8 @@ class AsyncApp:
         items: Iterable[Any] | AsyncIterable[Any],
         *,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -193,7 +198,8 @@ class AsyncApp:
         self._app._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = await self._new(
-            task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, policy, then=then, then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
@@ -215,6 +221,8 @@ class AsyncApp:
         task: Task[..., Any],
         *,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -240,7 +248,8 @@ class AsyncApp:
         @asynccontextmanager
         async def opened() -> AsyncIterator[AsyncOpenJob]:
             new = await self._new(
-                task, policy, then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+                task, policy, then=then, then_stale_after=then_stale_after, then_stale=then_stale,
+                key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
                 priority=priority, delay=delay, stripes=stripes, meta=meta, events=events, width=width,
             )  # fmt: skip
             async with AsyncOpenJob(self, self._app._producer(task, new), run=run) as job:
@@ -259,6 +268,8 @@ class AsyncApp:
         kwargs: dict[str, Any] | None = None,
         *,
         then: Task[..., Any] | None = None,
+        then_stale_after: Duration | None = None,
+        then_stale: str = "run",
         key: str | None = None,
         attempts: int | None = None,
         queue: str | None = None,
@@ -273,7 +284,8 @@ class AsyncApp:
         """See `App.submit_with`."""
         payload = self._app._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = await self._new(
-            task, Policy(), then=then, key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, Policy(), then=then, then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         await self._create(new, Spool([payload], 1), within)

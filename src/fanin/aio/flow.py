@@ -42,11 +42,13 @@ class AsyncFlow:
         queue: str | None = None,
         priority: int | None = None,
         give_up_after: Duration | None = None,
+        stale_after: Duration | None = None,
+        stale: str = "run",
     ) -> Step:
         """See `Flow.step`."""
         return self._sync.step(
             task, *args, name=name, after=after, on=on, undo=undo, attempts=attempts, queue=queue, priority=priority,
-            give_up_after=give_up_after,
+            give_up_after=give_up_after, stale_after=stale_after, stale=stale,
         )  # fmt: skip
 
     def map(
@@ -67,12 +69,14 @@ class AsyncFlow:
         priority: int | None = None,
         give_up_after: Duration | None = None,
         give_up: str = "abandon",
+        stale_after: Duration | None = None,
+        stale: str = "run",
     ) -> Step:
         """See `Flow.map`."""
         return self._sync.map(
             task, items, name=name, after=after, on=on, undo=undo, tolerate=tolerate, fail_fast=fail_fast,
             sample=sample, quorum=quorum, attempts=attempts, queue=queue, priority=priority,
-            give_up_after=give_up_after, give_up=give_up,
+            give_up_after=give_up_after, give_up=give_up, stale_after=stale_after, stale=stale,
         )  # fmt: skip
 
     async def start(self, *, within: Any = None, run: bool = False) -> AsyncFlowRun:
@@ -140,6 +144,9 @@ class AsyncFlowRun:
 
     async def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False) -> None:
         await asyncio.to_thread(lambda: self._sync.resolve(step, note, nothing_to_undo=nothing_to_undo))
+
+    async def abandon_undo(self, step: str, note: str) -> None:
+        await asyncio.to_thread(self._sync.abandon_undo, step, note)
 
     async def undo_again(self, step: str) -> None:
         await asyncio.to_thread(self._sync.undo_again, step)

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from fanin.domain.flows import FlowRow, StepRow
 
 USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
-SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|retry FLOW STEP"
+SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|abandon|retry FLOW STEP"
 VERBS = ("list", "show", "cancel", "redrive")
-SAGA_VERBS = ("list", "resolve", "retry")
+SAGA_VERBS = ("list", "resolve", "abandon", "retry")
 COLOURS = {
     "completed": "green", "done": "green", "undone": "green", "running": "cyan", "compensating": "magenta",
     "undoing": "magenta", "compensated": "yellow", "cancelled": "yellow", "ending": "yellow", "failed": "red",
-    "undo_failed": "red", "manual": "red", "needs_attention": "red",
+    "undo_failed": "red", "manual": "red", "not_undone": "red",
+    "needs_attention": "red",
 }  # fmt: skip
 SHAPES = {
     "done": "green",
@@ -79,12 +80,13 @@ def saga(
     step: Annotated[str | None, Parameter(name="STEP", help="The name of the step.")] = None,
     /,
     *,
-    note: Annotated[str | None, option("With resolve: what was done.")] = None,
+    note: Annotated[str | None, option("With resolve: what was done. With abandon: why it is not undone.")] = None,
     nothing_to_undo: Annotated[bool, option("With resolve: there was nothing to undo.")] = False,
     limit: Annotated[int, Parameter(help="With list: how many of the newest.")] = 20,
     common: Common = DEFAULT,
 ) -> int:
-    """List the flows that need a person, and what each step wants; say that one was undone; or try an undo again."""
+    """List the flows that need a person, and what each step wants; say that one was undone, or will not be; or try an
+    undo again."""
     _check(SAGA_VERBS, verb, name, limit)
     if verb != "list" and step is None:
         raise BadOption(f"{verb}: name the step, as in: fanin saga {verb} FLOW STEP")
@@ -94,13 +96,15 @@ def saga(
         run = app.flow_run(name)
         if verb == "resolve":
             run.resolve(step, note or "", nothing_to_undo=nothing_to_undo)
+        elif verb == "abandon":
+            run.abandon_undo(step, note or "")
         else:
             run.undo_again(step)
         row = run.row()
     if common.json:
         print_json(flow_facts(row))
     else:
-        did = "was settled" if verb == "resolve" else "is being undone again"
+        did = {"resolve": "was settled", "abandon": "stays as it is", "retry": "is being undone again"}[verb]
         say(f"step {step} of flow {short(row.id)} {did}; the flow is {row.status}")
     return exits.OK
 
@@ -189,7 +193,7 @@ def _wanted(step: StepRow) -> list[str]:
     if step.status == "manual" and step.undo is not None:
         return [f"to be undone by a person: {step.undo.manual}"]
     if step.status == "undo_failed" and step.undo_job_id is not None:
-        return [f"its undo failed: fanin show {short(step.undo_job_id)}, then fanin saga retry or resolve"]
+        return [f"its undo failed: fanin show {short(step.undo_job_id)}, then fanin saga retry, resolve or abandon"]
     return [f"note: {step.note}"] if step.note else []
 
 

@@ -15,7 +15,7 @@ from fanin.domain.purged import Purged
 
 KEPT = {
     "live": "a job of them goes on, or has ended later",
-    "flow": "they belong to a flow",
+    "flow": "they belong to a flow that waits for a person",
     "events": "events of them have not left; --unsent takes them along",
     "outputs": "outputs of lost attempts are not swept yet",
     "effects": "effects of them wait for their call, or for a person",
@@ -60,6 +60,8 @@ def _lines(found: Purged, dry_run: bool) -> list[str]:
         f"{verb} {number(found.jobs)} jobs in {number(found.trees)} trees, with {number(found.parts)} parts and "
         f"{number(found.events)} events ({number(found.events_unsent)} of them had not left)"
     ]
+    if found.flows:
+        lines.append(f"{number(found.flows)} of the trees {'are' if dry_run else 'were'} flows")
     if found.outputs and dry_run:
         lines.append(f"they have {number(found.outputs)} outputs")
     elif found.outputs:

@@ -81,22 +81,50 @@ class JobProgress(msgspec.Struct, frozen=True):
     task: str
 
 
-Payload = JobFinished | PartFailed | JobProgress
+class FlowFinished(msgspec.Struct, frozen=True):
+    """The payload of ``flow.finished``: a run of a flow has ended; and of ``flow.needs_attention``: a person has to
+    undo a step, or to look at an undo that failed.
+
+    ``cause`` says why it did not complete (``failed``, ``cancelled`` or ``gave_up``), ``reason`` more, for people.
+    ``steps`` counts the steps by their states. ``notable`` names the first of those that failed, that a person has to
+    undo or has given up, with their states.
+    """
+
+    version: int
+    flow_id: str
+    name: str
+    key: str | None
+    run: int
+    status: str
+    cause: str | None
+    reason: str | None
+    steps: dict[str, int]
+    notable: dict[str, str]
+
+
+Payload = JobFinished | PartFailed | JobProgress | FlowFinished
 
 PAYLOADS: dict[str, type[Payload]] = {
     "job.finished": JobFinished,
     "part.failed": PartFailed,
     "job.progress": JobProgress,
+    "flow.finished": FlowFinished,
+    "flow.needs_attention": FlowFinished,
 }
 """Every type of event with its payload. ``docs/events.md`` shows the schema of each."""
-LISTENED = ("job.finished",)
-"""The types that tasks can listen to: those that are written with the end of a job."""
+LISTENED = ("job.finished", "flow.finished", "flow.needs_attention")
+"""The types that tasks can listen to: those that are written with the end of a job or a flow."""
 PAYLOAD_VERSION = 1
 SAMPLE = (
     '{"version":1,"job_id":"","run":1,"status":"completed","outcome":"all_ok","reason":null,"succeeded":1,"failed":0,'
     '"abandoned":0,"key":null,"task":""}'
 )
 """A payload, to see whether a listener could read one."""
+FLOW_SAMPLE = (
+    '{"version":1,"flow_id":"","name":"f","key":null,"run":1,"status":"completed","cause":null,"reason":null,'
+    '"steps":{"done":1},"notable":{}}'
+)
+"""The same of a flow."""
 
 
 class Events:
@@ -153,6 +181,11 @@ def schema(kind: str) -> dict[str, Any]:
     if kind == "job.finished":
         properties["status"] = {"enum": list(states.JOB_ENDED)}
         properties["outcome"] = {"enum": list(states.OUTCOMES)}
+    if kind == "flow.finished":
+        ended = [status for status in states.FLOW_STATES if status not in (*states.FLOW_LIVE, "needs_attention")]
+        properties["status"] = {"enum": ended}
+    if kind == "flow.needs_attention":
+        properties["status"] = {"const": "needs_attention"}
     if kind == "job.progress":
         properties["status"] = {"enum": [status for status in states.JOB_STATES if status not in states.JOB_ENDED]}
     return {

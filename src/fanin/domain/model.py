@@ -84,7 +84,11 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The successor of a job: one part of ``task``, created by the finish of the job and by nothing else."""
+    """The successor of a job: one part of ``task``, created by the finish of the job and by nothing else.
+
+    ``stale_after``: seconds from its creation within which it has to start, else it is ended by ``stale`` (``skip`` or
+    ``fail``).
+    """
 
     task: str
     step: str = "then"
@@ -95,6 +99,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     give_up_after: float | None = None
     batch: int | None = None
     """How many items there are in each part of the job before, if that was split."""
+    stale_after: float | None = None
+    stale: str | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -132,6 +138,9 @@ class NewJob(msgspec.Struct, frozen=True):
     """Seconds between two events that tell how far the job is; None for none."""
     batch: int | None = None
     """The job is to be split into batches of so many parts; None for one that is not."""
+    stale_after: float | None = None
+    """Of a job of one part: seconds within which it has to start, else it is ended by ``stale``."""
+    stale: str | None = None
 
 
 class JobRow(msgspec.Struct, frozen=True):

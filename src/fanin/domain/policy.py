@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption
 
 
@@ -55,12 +56,16 @@ class Counts(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a run ends: the job's status, its outcome, a reason for people, and whether its successor is due."""
+    """How a run ends: the job's status, its outcome, a reason for people, and whether its successor is due.
+
+    ``skipped``: a step of a flow that it runs counts as skipped, not as failed.
+    """
 
     status: str
     outcome: str
     reason: str | None
     proceeds: bool
+    skipped: bool = False
 
 
 def decode(text: str) -> Policy:
@@ -116,6 +121,18 @@ def gave_up(policy: Policy) -> Ending:
     if policy.give_up == "proceed":
         return Ending("completed", "partial", "the deadline passed; went on with what had arrived", True)
     return Ending("failed", "gave_up", "the deadline passed", False)
+
+
+STALE = ("run", "skip", "fail")
+"""What is done with a job that is too old when it would start."""
+
+
+def too_old(stale: str) -> Ending:
+    """The ending of a job of which no part has started before it was stale: ``skip`` or ``fail``."""
+    reason = "it was too old when it would have started"
+    if stale == "skip":
+        return Ending("cancelled", "cancelled", reason, False, skipped=True)
+    return Ending("failed", "gave_up", reason, False)
 
 
 def cancelled(reason: str | None) -> Ending:
@@ -183,6 +200,19 @@ class Backoff(msgspec.Struct, frozen=True):
             full = cap
         drawn = random.random() if draw is None else draw
         return full * (1.0 - self.jitter * drawn)
+
+
+def make_stale(stale_after: Duration | None, stale: str, prefix: str = "") -> tuple[float | None, str | None]:
+    """What is kept of the options ``stale_after`` (in seconds then) and ``stale``. Raises `BadOption`."""
+    if stale not in STALE:
+        raise BadOption(f"{prefix}stale={stale!r}: give one of {', '.join(STALE)}")
+    if stale_after is None and stale != "run":
+        raise BadOption(f"{prefix}stale={stale!r}: say from which age on, as in {prefix}stale_after='1h'")
+    if stale_after is None:
+        return None, None
+    if stale == "run":
+        raise BadOption(f"{prefix}stale_after={stale_after!r}: say what follows, {prefix}stale='skip' or 'fail'")
+    return seconds(stale_after, f"{prefix}stale_after"), stale
 
 
 def make_policy(

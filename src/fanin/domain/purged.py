@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 REASONS = ("live", "flow", "events", "outputs", "effects")
-"""Why a tree that is old enough stays. The first that holds is counted."""
+"""Why a tree that is old enough stays. The first that holds is counted. ``flow``: it is of a flow that stays, because a
+person has to undo something."""
 
 
 class Purged(msgspec.Struct):
     """What a purge did, or would do: trees, jobs, parts and events that are gone, events among them that had not left.
+    ``flows`` are those of the trees that were flows with all of their jobs.
 
     ``outputs`` are those of which nothing is known any more, ``objects_removed`` the files and large results that were
     removed, ``objects_left`` those that stay where they lie, ``unreachable`` those that this host could not remove;
@@ -17,6 +19,7 @@ class Purged(msgspec.Struct):
     """
 
     trees: int = 0
+    flows: int = 0
     jobs: int = 0
     parts: int = 0
     events: int = 0

@@ -143,19 +143,22 @@ FLOW_EDGES = (
 )
 
 STEP_STATES = (
-    "waiting", "running", "done", "failed", "skipped", "undoing", "undone", "nothing_to_undo", "manual", "undo_failed",
+    "waiting", "running", "done", "failed", "skipped", "undoing", "undone", "nothing_to_undo", "not_undone",
+    "manual", "undo_failed",
 )  # fmt: skip
 STEP_LIVE = ("running", "undoing")
 """A job goes on for it."""
 STEP_TO_UNDO = ("done", "failed")
 STEP_STUCK = ("manual", "undo_failed")
 """A person has to undo it."""
-STEP_UNDONE = ("undone", "nothing_to_undo")
+STEP_UNDONE = ("undone", "nothing_to_undo", "not_undone")
+"""Nothing is left to be undone: by an undo or a person, by its nature, or because a person has given it up."""
 STEP_EDGES = (
     Edge("waiting", "start", "running"),
     Edge("waiting", "skip", "skipped"),
     Edge("running", "finish", "done"),
     Edge("running", "finish", "failed"),
+    Edge("running", "finish", "skipped"),
     Edge("done", "undo", "undoing"),
     Edge("failed", "undo", "undoing"),
     Edge("done", "leave", "nothing_to_undo"),
@@ -168,6 +171,8 @@ STEP_EDGES = (
     Edge("manual", "resolve", "nothing_to_undo"),
     Edge("undo_failed", "resolve", "undone"),
     Edge("undo_failed", "resolve", "nothing_to_undo"),
+    Edge("manual", "resolve", "not_undone"),
+    Edge("undo_failed", "resolve", "not_undone"),
     Edge("undo_failed", "retry", "undoing"),
     Edge("failed", "redrive", "running"),
     Edge("skipped", "redrive", "waiting"),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fanin.domain import flows, identity, limits
+from fanin.domain.events import PAYLOAD_VERSION
 from fanin.domain.flows import EXPAND, StepSpec, Undo
 from fanin.domain.model import Spec
 from fanin.domain.states import FLOW_LIVE
@@ -23,7 +24,6 @@ from fanin.protocol.born import Born
 from fanin.protocol.steps import Room, Row, Txn, one
 
 SQL = Room("advance")
-PAYLOAD_VERSION = 1
 
 
 class Moved(NamedTuple):
@@ -32,7 +32,8 @@ class Moved(NamedTuple):
     flow_id: str
     n: int
     job_id: str
-    completed: bool
+    end: str
+    """``done``, ``failed``, or ``skipped`` if it was too old when it would have started."""
     said: str
     """Why it did not complete, for people."""
 
@@ -45,7 +46,7 @@ class Flow:
         self.id = flow_id
         (
             self.name, self.key, self.status, self.cause, self.reason, self.run, self.fail_fast, self.give_up_policy,
-            self.running, self.failures, self.ended, self.events,
+            self.running, self.failures, self.ended, self.events, self.listeners,
         ) = row  # fmt: skip
         self.was = self.status
         self.born: list[Born] = []
@@ -129,15 +130,15 @@ def undo_next(flow: Flow) -> Txn[None]:
 def _ended(flow: Flow, end: Moved) -> Txn[None]:
     rows = yield SQL.end_step(
         bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id,
-        status="done" if end.completed else "failed", ended_no=flow.ended + 1,
+        status=end.end, ended_no=None if end.end == "skipped" else flow.ended + 1,
     )  # fmt: skip
     if not rows:
         yield from _undone(flow, end)
         return
-    flow.ended += 1
+    flow.ended += end.end != "skipped"
     flow.running -= 1
     leads_to = msgspec.json.decode(rows[0][0], type=list[int])
-    if not end.completed and flow.status == "running":
+    if end.end == "failed" and flow.status == "running":
         conditions: list[str] = []
         for n in leads_to:
             conditions += one((yield SQL.condition(bucket=flow.bucket, flow_id=flow.id, n=n)))
@@ -161,8 +162,8 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     if not rows:
         return
     (job_id,) = one(rows)
-    said = None if end.completed else end.said
-    if end.completed:
+    said = None if end.end == "done" else end.said
+    if said is None:
         for found in (yield from family(flow.bucket, job_id)):
             yield SQL.hold_effects(bucket=flow.bucket, job_id=found)
             yield from effect.cancel(flow.bucket, found)
@@ -280,7 +281,12 @@ def _finish(flow: Flow, status: str) -> Txn[None]:
         key, kind = identity.flow_attention_key(flow.id, flow.events), "flow.needs_attention"
     else:
         key, kind = identity.flow_finished_key(flow.id, flow.run), "flow.finished"
-    flow.said.append((key, kind, flow.events, _json(payload)))
+    said = _json(payload)
+    flow.said.append((key, kind, flow.events, said))
+    listeners = msgspec.json.decode(flow.listeners, type=dict[str, list[Spec]]) if flow.listeners else {}
+    for spec in listeners.get(kind, ()):
+        job_id = identity.successor_id(flow.id, spec.step, flow.events)
+        flow.born.append(Born(job_id, spec, f"[{said}]", None, None, 0))
 
 
 def _facts(flow: Flow, row: Row) -> Txn[dict[str, Any] | None]:
@@ -288,8 +294,8 @@ def _facts(flow: Flow, row: Row) -> Txn[dict[str, Any] | None]:
 
     Of a step that maps over another, it is the job that its own job has made.
     """
-    _, _, job_id, *_, task = row
-    if job_id is None:
+    _, status, job_id, *_, task = row
+    if job_id is None or status == "skipped":
         return None
     made = (yield SQL.nested(bucket=flow.bucket, id=identity.nested_id(job_id, 0))) if task == EXPAND else []
     job_id, run, status, outcome, reason, succeeded, failed, abandoned, task = made[0] if made else row[2:]

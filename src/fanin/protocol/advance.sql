@@ -4,7 +4,8 @@
 
 -- name: lock_flow
 -- All that happens to the steps of a flow happens one after the other.
-SELECT name, key, status, cause, reason, run, fail_fast, give_up_policy, running, failures, ended, events
+SELECT name, key, status, cause, reason, run, fail_fast, give_up_policy, running, failures, ended, events,
+    listeners
 FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id
 FOR NO KEY UPDATE --pg
 ;
@@ -171,7 +172,7 @@ SELECT status, count(*) FROM fanin.flow_step WHERE bucket = :bucket AND flow_id 
 -- name: notable
 -- The first of the steps that say why.
 SELECT name, status FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id
-    AND status IN ('failed', 'manual', 'undo_failed')
+    AND status IN ('failed', 'manual', 'undo_failed', 'not_undone')
 ORDER BY n LIMIT :limit;
 
 -- name: save_flow

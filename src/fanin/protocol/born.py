@@ -55,7 +55,7 @@ class Born(msgspec.Struct, frozen=True):
         if self.refused:
             yield SQL.refuse(**row, reason=self.refused)
             return
-        yield SQL.create(**row, give_up_after=spec.give_up_after)
+        yield SQL.create(**row, give_up_after=spec.give_up_after, stale_after=spec.stale_after, stale=spec.stale)
         yield SQL.create_stripe(bucket=bucket, id=self.id)
         yield SQL.create_part(
             bucket=bucket, id=self.id, queue=spec.queue, task=spec.task, priority=spec.priority,

@@ -5,9 +5,10 @@
 -- No ON CONFLICT: two successors of one run are a bug and must abort.
 INSERT INTO fanin.job (bucket, id, task, queue, status, planned_parts, sealed_parts, open_stripes, stripes, turn,
     priority, attempts, policy, parent_id, root_id, step, depth, waiter_id, waiter_idx, flow_id, flow_step, give_up_at,
-    created_at)
+    stale_at, stale, created_at)
 VALUES (:bucket, :id, :task, :queue, 'running', 1, 1, 1, 1, 0, :priority, :attempts, '{}', :parent_id, :root_id, :step,
-    :depth, :waiter_id, :waiter_idx, :flow_id, :flow_step, fanin.clock() + :give_up_after, fanin.clock());
+    :depth, :waiter_id, :waiter_idx, :flow_id, :flow_step, fanin.clock() + :give_up_after,
+    fanin.clock() + :stale_after, :stale, fanin.clock());
 
 -- name: refuse
 -- A successor that would stand too deep is born refused, visible and with its event; its parent's finish never fails.

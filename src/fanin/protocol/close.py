@@ -39,6 +39,29 @@ def overdue(bucket: int) -> Txn[list[str]]:
     return [job_id for (job_id,) in (yield SQL.overdue_jobs(bucket=bucket, limit=limits.REAP_PARTS))]
 
 
+def too_old(bucket: int, job_id: str) -> Txn[bool]:
+    """End a job of one part that was to start before a moment which has passed. False if it has started, or ended.
+
+    The part is locked before the stripe, as by a worker that reports: who claims it, by whatever rules, has started it
+    or finds it locked.
+    """
+    if (yield SQL.start_in_time(bucket=bucket, job_id=job_id)):
+        return False  # and it is not asked about any more
+    if not (yield SQL.lock_unstarted(bucket=bucket, job_id=job_id)):
+        return False
+    yield SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
+    rows = yield SQL.stale(bucket=bucket, job_id=job_id)
+    if not rows:
+        return False
+    yield from _end(bucket, job_id, policy.too_old(rows[0][0]))
+    return True
+
+
+def stale(bucket: int) -> Txn[list[str]]:
+    """Jobs to ask `too_old` about: the moment until which they were to start has passed."""
+    return [job_id for (job_id,) in (yield SQL.stale_jobs(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
 def unswept(bucket: int) -> Txn[list[tuple[str, int]]]:
     """(job id, stripe) pairs to `sweep`."""
     return [(job_id, stripe) for job_id, stripe in (yield SQL.unswept(bucket=bucket, limit=limits.REAP_PARTS))]
@@ -72,7 +95,12 @@ def _close(bucket: int, job_id: str, how: Ending | None) -> Txn[bool]:
         return False
     if how is None:
         how = policy.gave_up(policy.decode(policy_text))
+    yield from _end(bucket, job_id, how)
+    return True
+
+
+def _end(bucket: int, job_id: str, how: Ending) -> Txn[None]:
+    """All stripes of the job are locked."""
     totals = yield from counting.sums(bucket, job_id)
     yield counting.SQL.close_stripes(bucket=bucket, job_id=job_id)
     yield from ending.end(bucket, {job_id: (how, totals)})
-    return True

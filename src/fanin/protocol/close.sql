@@ -1,6 +1,7 @@
 -- End a run early: cancel, finish, or give up at the deadline. And the sweep of what a closed job leaves behind.
 -- Lock order: all stripes ascending, then the job; inserts last. Parts are not touched: locking them here deadlocks
--- with workers that hold a part and wait for its stripe.
+-- with workers that hold a part and wait for its stripe. Only of a job that is too old to start the one part is locked,
+-- before its stripe.
 
 -- name: lock_all_stripes
 -- Whoever holds these rows decides the end of the run; every commit of a part passes through one of them.
@@ -19,6 +20,30 @@ FOR NO KEY UPDATE --pg
 SELECT id FROM fanin.job
 WHERE bucket = :bucket AND status IN ('open', 'running') AND give_up_at IS NOT NULL AND give_up_at <= fanin.clock()
 ORDER BY give_up_at LIMIT :limit;
+
+-- name: stale_jobs
+-- Jobs that were to start before now. Each is asked about once, in a transaction of its own: afterwards it has ended, or
+-- has started.
+SELECT id FROM fanin.job
+WHERE bucket = :bucket AND stale_at IS NOT NULL AND stale_at <= fanin.clock()
+ORDER BY stale_at LIMIT :limit;
+
+-- name: start_in_time
+-- Its part has been claimed before it was too old, so its age says nothing any more. An attempt never falls.
+UPDATE fanin.job SET stale_at = NULL
+WHERE bucket = :bucket AND id = :job_id AND EXISTS (
+    SELECT 1 FROM fanin.part AS p WHERE p.bucket = :bucket AND p.job_id = :job_id AND p.idx = 0 AND p.attempt > 0)
+RETURNING id;
+
+-- name: lock_unstarted
+-- The one part of such a job, if nobody has ever claimed it. Who is claiming it now is waited for, and has started it.
+SELECT idx FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = 0 AND attempt = 0
+FOR NO KEY UPDATE --pg
+;
+
+-- name: stale
+-- What is to become of it, under the locks of its part and its stripe. One that has ended has no age.
+SELECT stale FROM fanin.job WHERE bucket = :bucket AND id = :job_id AND stale_at <= fanin.clock();
 
 -- name: unswept
 -- Stripes of closed jobs that still have live parts.

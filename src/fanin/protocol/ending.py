@@ -74,9 +74,8 @@ def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> 
             born += children
             risen += _risen(job_id, ended, how, children)
             if ended.flow_id is not None and ended.flow_step is not None:
-                moved.append(
-                    Moved(ended.flow_id, ended.flow_step, job_id, how.status == "completed", _said(job_id, how))
-                )
+                end = "done" if how.status == "completed" else "skipped" if how.skipped else "failed"
+                moved.append(Moved(ended.flow_id, ended.flow_step, job_id, end, _said(job_id, how)))
         if risen and crowd:
             raise Apart
         endings = {}

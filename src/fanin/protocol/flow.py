@@ -49,18 +49,21 @@ class NewFlow(msgspec.Struct, frozen=True):
     give_up_policy: str = "abandon"
     give_up_after: float | None = None
     meta: str | None = None
+    listeners: str | None = None
+    """By the type of the event, the jobs (`Spec`) that listen to it."""
 
 
 def create(flow: NewFlow) -> Txn[bool]:
     """Create the flow with all steps and the jobs of the first ones. True if it is new, False if it stands there.
 
-    Raises `KeyConflict` if the key stands for another content.
+    Raises `KeyConflict` if the key stands for another content, `NotAllowedNow` while rows of a purged flow of this key
+    are left.
     """
     running = sum(step.job_id is not None for step in flow.steps)
     fresh = yield SQL.create_flow(
         bucket=flow.bucket, id=flow.id, name=flow.name, key=flow.key, request_hash=flow.request_hash,
         fail_fast=flow.fail_fast, give_up_policy=flow.give_up_policy, running=running, meta=flow.meta,
-        give_up_after=flow.give_up_after,
+        give_up_after=flow.give_up_after, listeners=flow.listeners,
     )  # fmt: skip
     if not fresh:
         ((standing,),) = yield SQL.find_flow(bucket=flow.bucket, id=flow.id)
@@ -70,6 +73,11 @@ def create(flow: NewFlow) -> Txn[bool]:
                 "same steps, items and options"
             )
         return False
+    if flow.key is not None and (yield SQL.rows_left(bucket=flow.bucket, id=flow.id)):
+        raise NotAllowedNow(
+            f"the flow of {flow.key!r} was purged, and its rows are still being removed: try again when `fanin purge` "
+            "is done, or choose another key"
+        )
     rows = [
         (
             step.n, step.name, "waiting" if step.job_id is None else "running", len(step.after), step.condition,
@@ -133,7 +141,12 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
     if (yield SQL.steps(bucket=bucket, flow_id=flow_id)) != steps:  # one has ended since we looked
         raise Again(again)
     waiting = flows.waiting_again(
-        [(n, status, msgspec.json.decode(after, type=list[int])) for n, status, after, _ in steps], revived
+        [
+            # What was too old when it would have started has had its job. It stays skipped.
+            (n, "done" if status == "skipped" and job_id else status, msgspec.json.decode(after, type=list[int]))
+            for n, status, after, job_id in steps
+        ],
+        revived,
     )
     ready = sorted(n for n, needs in waiting.items() if needs == 0)
     if not revived and not ready:
@@ -156,7 +169,7 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
 
 
 def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn[None]:
-    """A person has undone step ``name``, or found that there is nothing to undo: the undoing goes on.
+    """A person has undone step ``name``, found that there is nothing to undo, or gives it up: the undoing goes on.
 
     Raises `NotAllowedNow`, also while it is not known whether an effect of the step was done, and `UnknownJob`.
     """
@@ -203,7 +216,10 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
 def _revive(bucket: int, job_id: str, of: TxnFactory[Any]) -> Txn[bool]:
     """Run what failed of a job again, as a part of the transaction ``of``. False if there is nothing, or somebody else
     has opened a later run."""
-    ((run, status, attempts),) = yield SQL.job_of(bucket=bucket, id=job_id)
+    found = yield SQL.job_of(bucket=bucket, id=job_id)
+    if not found:
+        raise UnknownJob(f"there is no job {job_id}: its flow was purged")
+    run, status, attempts = found[0]
     if status not in JOB_ENDED:
         return False
     try:

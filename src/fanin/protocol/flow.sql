@@ -8,11 +8,16 @@ SELECT request_hash FROM fanin.flow WHERE bucket = :bucket AND id = :id;
 -- name: create_flow
 -- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again.
 INSERT INTO fanin.flow (bucket, id, name, key, request_hash, status, fail_fast, give_up_policy, running, meta, created_at,
-    give_up_at)
+    give_up_at, listeners)
 VALUES (:bucket, :id, :name, :key, :request_hash, 'running', :fail_fast, :give_up_policy, :running, :meta,
-    fanin.clock(), fanin.clock() + :give_up_after)
+    fanin.clock(), fanin.clock() + :give_up_after, :listeners)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING id;
+
+-- name: rows_left
+-- Whether rows of a purged flow of this id still lie there. Asked once the new row stands: from then on no purge can leave
+-- any.
+SELECT 1 FROM fanin.leftover WHERE bucket = :bucket AND flow_id = :id LIMIT 1;
 
 -- name: create_steps --pg
 -- rows: n, name, status, needs, condition, after, leads_to, spec, undo, job_id
@@ -67,11 +72,11 @@ RETURNING n;
 
 -- name: wait_again
 -- rows: n, needs
--- What was skipped waits again for the steps before it that are not done.
+-- What was skipped waits again for the steps before it that are not done. What was skipped by its age has had its job.
 UPDATE fanin.flow_step AS s SET status = 'waiting', needs = u.needs
 FROM unnest(:n::int[], :needs::int[]) AS u (n, needs) --pg
 FROM (SELECT value->>0 AS n, value->>1 AS needs FROM json_each(:rows)) AS u --lite
-WHERE s.bucket = :bucket AND s.flow_id = :flow_id AND s.n = u.n AND s.status = 'skipped'
+WHERE s.bucket = :bucket AND s.flow_id = :flow_id AND s.n = u.n AND s.status = 'skipped' AND s.job_id IS NULL
 RETURNING s.n;
 
 -- name: reopen_flow
@@ -82,7 +87,7 @@ WHERE bucket = :bucket AND id = :flow_id AND status IN ('failed', 'cancelled') A
 RETURNING run;
 
 -- name: settle_by_hand
--- A person has done, or found needless, what could not be undone here.
+-- A person has done, found needless or given up what could not be undone here.
 UPDATE fanin.flow_step SET status = :status, note = :note
 WHERE bucket = :bucket AND flow_id = :flow_id AND name = :name AND status IN ('manual', 'undo_failed')
 RETURNING job_id;

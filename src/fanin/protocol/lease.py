@@ -23,6 +23,7 @@ class Look(NamedTuple):
     give_up_in: float | None
     flow_give_up_in: float | None
     progress_in: float | None
+    stale_in: float | None
     flows_ending: bool
     unswept: bool
     orphaning: bool
@@ -30,7 +31,7 @@ class Look(NamedTuple):
 
     @property
     def soonest(self) -> float | None:
-        moments = (self.due_in, self.give_up_in, self.flow_give_up_in, self.progress_in)
+        moments = (self.due_in, self.give_up_in, self.flow_give_up_in, self.progress_in, self.stale_in)
         return 0.0 if self.walking else min((s for s in moments if s is not None), default=None)
 
 
@@ -137,9 +138,9 @@ def reap(bucket: int) -> Txn[int]:
 
 def look(bucket: int) -> Txn[Look]:
     """What waits for a moment in this bucket."""
-    ((due_in, give_up_in, flow_give_up_in, progress_in, *found),) = yield SQL.look(bucket=bucket)
+    ((due_in, give_up_in, flow_give_up_in, progress_in, stale_in, *found),) = yield SQL.look(bucket=bucket)
     if (
         due_in is not None and due_in > limits.DELAY_SECONDS_MAX * 2
     ):  # parts that wait for nested jobs, or are held back
         due_in = None
-    return Look(due_in, give_up_in, flow_give_up_in, progress_in, *map(bool, found))
+    return Look(due_in, give_up_in, flow_give_up_in, progress_in, stale_in, *map(bool, found))

@@ -17,8 +17,8 @@ ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
 -- other form may claim more than the limit. SKIP LOCKED only saves waiting; the fence decides. The rows are found again
 -- by their place on disk: one that moved since the snapshot is left for the next claim. Parts of a closed job are not
 -- handed out; the index of unswept stripes that says so is empty as a rule. Nor are those of a paused job, or of one whose
--- deadline has passed and that nobody has given up yet; these two indexes are read once in a claim, up to now, and there is
--- nothing in them as a rule.
+-- deadline has passed and that nobody has given up yet, nor does one start that is too old for it; these three indexes are
+-- read once in a claim, up to now, and there is nothing in them as a rule.
 WITH next AS MATERIALIZED (
     SELECT ctid AS place FROM fanin.part AS p
     WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[]) AND NOT EXISTS (
@@ -28,6 +28,8 @@ WITH next AS MATERIALIZED (
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket
             AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock()
             ORDER BY j.give_up_at)
+        AND NOT (p.attempt = 0 AND p.job_id IN (SELECT j.id FROM fanin.job AS j
+            WHERE j.bucket = :bucket AND j.stale_at <= fanin.clock() ORDER BY j.stale_at))
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
     FOR NO KEY UPDATE SKIP LOCKED
@@ -50,6 +52,8 @@ WITH next AS MATERIALIZED (
             WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_give_up WHERE j.bucket = :bucket
             AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock())
+        AND NOT (p.attempt = 0 AND p.job_id IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_stale
+            WHERE j.bucket = :bucket AND j.stale_at IS NOT NULL AND j.stale_at <= fanin.clock()))
     ORDER BY priority DESC, turn, job_id, idx
     LIMIT :limit
 )
@@ -175,8 +179,8 @@ ORDER BY due_at
 LIMIT :limit;
 
 -- name: look --pg
--- One cheap look at everything that waits for a moment: seconds to the next due part, the next deadline and the next
--- event about a job's progress, whether
+-- One cheap look at everything that waits for a moment: seconds to the next due part, the next deadline, the next
+-- event about a job's progress and the next job that is too old to start, whether
 -- a closed stripe is unswept, a nested job left behind, or a flow to be ended, and whether parts are still to be held
 -- back or let go. An idle worker asks nothing else.
 SELECT
@@ -188,6 +192,8 @@ SELECT
         WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
     (SELECT min(progress_at) - fanin.clock() FROM fanin.job
         WHERE bucket = :bucket AND progress_at IS NOT NULL),
+    (SELECT min(stale_at) - fanin.clock() FROM fanin.job
+        WHERE bucket = :bucket AND stale_at IS NOT NULL),
     EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
     EXISTS (SELECT 1 FROM fanin.job_stripe
         WHERE bucket = :bucket AND closed AND remaining > 0),
@@ -206,6 +212,8 @@ SELECT
         WHERE bucket = :bucket AND status = 'running' AND give_up_at IS NOT NULL),
     (SELECT min(progress_at) - fanin.clock() FROM fanin.job
         WHERE bucket = :bucket AND progress_at IS NOT NULL),
+    (SELECT min(stale_at) - fanin.clock() FROM fanin.job
+        WHERE bucket = :bucket AND stale_at IS NOT NULL),
     EXISTS (SELECT 1 FROM fanin.flow WHERE bucket = :bucket AND status = 'ending'),
     EXISTS (SELECT 1 FROM fanin.job_stripe INDEXED BY fanin.job_stripe_unswept
         WHERE bucket = :bucket AND closed AND remaining > 0),

@@ -1,7 +1,7 @@
 """T17: trees of ended jobs are removed, each as a whole: first out of sight, then their rows in small portions.
 
-A tree is a job and all that followed it or was started by its parts. As long as one of them goes on, or waits for a
-relay, a sweep or a person, all of them stay.
+A tree is a job and all that followed it or was started by its parts; or a flow with the trees of all its jobs. As long
+as one of them goes on, or waits for a relay, a sweep or a person, all of them stay.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import groupby
 import msgspec
 
 from fanin.domain.purged import REASONS
+from fanin.domain.states import FLOW_LIVE
 from fanin.protocol.outputs import Placed
 from fanin.protocol.steps import Again, Room, Row, Txn, one
 
@@ -46,11 +47,31 @@ def old_roots(bucket: int, age: float, after: tuple[float, str] = (0.0, NIL)) ->
     return [(float(created), job_id) for job_id, created in rows]
 
 
+def old_flows(bucket: int, age: float, after: tuple[float, str] = (0.0, NIL)) -> Txn[list[tuple[float, str]]]:
+    """(created at, id) of flows that ended ``age`` seconds ago: a page of them, after this one."""
+    rows = yield SQL.old_flows(bucket=bucket, age=age, after=after[0], after_id=after[1], limit=PAGE_ROOTS)
+    return [(float(created), flow_id) for flow_id, created in rows]
+
+
 def tree(buckets: Iterable[int], root: Member) -> Txn[list[Member]]:
     """The job and all jobs below it, sorted."""
+    return (yield from _below(buckets, {root}))
+
+
+def flow_tree(buckets: Iterable[int], flow: Member) -> Txn[list[Member]]:
+    """The jobs of a flow and all jobs below them, sorted."""
+    return (yield from _below(buckets, (yield from _jobs_of(flow))))
+
+
+def _jobs_of(flow: Member) -> Txn[set[Member]]:
+    rows = yield SQL.jobs_of_flow(bucket=flow[0], flow_id=flow[1])
+    return {(flow[0], job_id) for row in rows for job_id in row if job_id is not None}
+
+
+def _below(buckets: Iterable[int], roots: set[Member]) -> Txn[list[Member]]:
     everywhere = list(buckets)
-    found = {root}
-    level = [root[1]]
+    found = set(roots)
+    level = sorted(job_id for _, job_id in roots)
     while level:
         fresh: set[Member] = set()
         for bucket in everywhere:
@@ -61,17 +82,23 @@ def tree(buckets: Iterable[int], root: Member) -> Txn[list[Member]]:
     return sorted(found)
 
 
-def assess(members: Sequence[Member], age: float, unsent: bool) -> Txn[Tree]:
-    """What a tree has, and whether it may go."""
+def assess(members: Sequence[Member], age: float, unsent: bool, flow: Member | None = None) -> Txn[Tree]:
+    """What a tree has, and whether it may go. ``flow``: the one to which its jobs belong, and which may go too."""
     rows: list[Row] = []
-    for bucket, jobs in _by_bucket(members):
-        rows.append(one((yield SQL.assess(bucket=bucket, jobs=jobs, age=age))))
+    flow_id = flow[1] if flow is not None else None
+    for bucket, ids in _by_bucket(_with_events(members, flow)):
+        rows.append(one((yield SQL.assess(bucket=bucket, jobs=ids, age=age, flow_id=flow_id))))
+    flow_lives = flow_waits = False
+    if flow is not None:
+        standing = yield SQL.standing_flow(bucket=flow[0], flow_id=flow[1], age=age)
+        flow_lives = not standing or standing[0][0] in FLOW_LIVE or not standing[0][1]
+        flow_waits = bool(standing) and standing[0][0] == "needs_attention"
     old, flows, parts, live, events, claimed, unpublished, outputs, undecided, effects, stuck = map(
         sum, zip(*rows, strict=True)
     )
     reasons = {
-        "live": old < len(members) or live > 0,
-        "flow": flows > 0,
+        "live": old < len(members) or live > 0 or flow_lives,
+        "flow": flows > 0 or flow_waits,
         "events": claimed > 0 or (unpublished > 0 and not unsent),
         "outputs": undecided > 0,
         "effects": effects > 0 or (stuck > 0 and not unsent),
@@ -81,21 +108,34 @@ def assess(members: Sequence[Member], age: float, unsent: bool) -> Txn[Tree]:
 
 
 def purge(
-    buckets: Iterable[int], members: Sequence[Member], age: float, unsent: bool = False, outputs: bool = False
+    buckets: Iterable[int],
+    members: Sequence[Member],
+    age: float,
+    unsent: bool = False,
+    outputs: bool = False,
+    flow: Member | None = None,
 ) -> Txn[Tree]:
     """Take a tree out of sight: its jobs, counters and events are gone, `portion` removes the rest. Nothing is written
     if it has to stay, or has changed since ``members`` was read (then it counts as live).
 
     unsent: also with events that no relay has delivered, and effects that wait for a person. outputs: the files that
-    its parts left are to be removed too.
+    its parts left are to be removed too. flow: it goes with its jobs, which are the ``members``.
     """
+
+    def again() -> Txn[Tree]:
+        return purge(everywhere, members, age, unsent, outputs, flow)
+
     everywhere = list(buckets)
     stripes = 0
     for bucket, jobs in _by_bucket(members):
         stripes += len((yield SQL.lock_tree_stripes(bucket=bucket, jobs=jobs)))
-    found = yield from assess(members, age, unsent)
+    if flow is not None:
+        yield SQL.lock_flow(bucket=flow[0], flow_id=flow[1])
+    found = yield from assess(members, age, unsent, flow)
     if found.kept is not None:
         return found
+    if flow is not None and (yield from _jobs_of(flow)) - set(members):  # it has gone on meanwhile
+        return msgspec.structs.replace(found, kept="live")
     ids = [job_id for _, job_id in members]
     for bucket in everywhere:  # a handler of a closed job may have started one meanwhile
         if {(bucket, job_id) for (job_id,) in (yield SQL.children(bucket=bucket, jobs=ids))} - set(members):
@@ -105,14 +145,18 @@ def purge(
         stripes -= len((yield SQL.remove_stripes(bucket=bucket, jobs=jobs)))
         gone = yield SQL.remove_jobs(bucket=bucket, jobs=jobs, age=age)
         if len(gone) != len(jobs):  # the clock was set back meanwhile
-            raise Again(lambda: purge(everywhere, members, age, unsent, outputs))
+            raise Again(again)
+    if flow is not None:
+        yield SQL.remove_steps(bucket=flow[0], flow_id=flow[1])
+        one((yield SQL.remove_flow(bucket=flow[0], flow_id=flow[1])))
     assert stripes == 0, "a stripe that we hold changed under us"
-    for bucket, jobs in _by_bucket(members):
-        events += len((yield SQL.remove_events(bucket=bucket, jobs=jobs, unsent=unsent)))
+    for bucket, tellers in _by_bucket(_with_events(members, flow)):
+        events += len((yield SQL.remove_events(bucket=bucket, jobs=tellers, unsent=unsent)))
     if events < found.events:  # a relay has just taken one
-        raise Again(lambda: purge(everywhere, members, age, unsent, outputs))
+        raise Again(again)
+    flow_id = flow[1] if flow is not None else None
     for bucket, jobs in _by_bucket(members):
-        yield SQL.leave(bucket=bucket, rows=[(job_id,) for job_id in jobs], outputs=outputs)
+        yield SQL.leave(bucket=bucket, rows=[(job_id,) for job_id in jobs], outputs=outputs, flow_id=flow_id)
     return found
 
 
@@ -155,6 +199,11 @@ def portion(bucket: int, job_id: str) -> Txn[bool]:
     yield SQL.remove_log(bucket=bucket, job_id=job_id)
     yield SQL.remove_leftover(bucket=bucket, job_id=job_id)
     return False
+
+
+def _with_events(members: Sequence[Member], flow: Member | None) -> Sequence[Member]:
+    """All that may have events: a flow has its own."""
+    return members if flow is None else sorted([*members, flow])
 
 
 def _by_bucket(members: Sequence[Member]) -> Iterable[tuple[int, list[str]]]:

@@ -1,15 +1,37 @@
 -- Remove trees of ended jobs. One transaction takes a whole tree out of sight: its counters, its jobs and its events. What
 -- is many (parts, history, outputs) then goes in small portions, of which `leftover` says that they are left.
--- Lock order: all stripes of the tree by (bucket, job), then its jobs; deletes of events; inserts last. Portions: the
--- leftover, then its rows.
+-- Lock order: all stripes of the tree by (bucket, job), then its jobs, then its flow; deletes of events; inserts last.
+-- Portions: the leftover, then its rows.
 
 -- name: old_roots
 -- Jobs without a parent that ended so long ago, oldest first. A job cannot have ended before it was created, so the
 -- index of the creation is enough.
 SELECT id, created_at FROM fanin.job
 WHERE bucket = :bucket AND created_at > 0 AND created_at <= fanin.clock() - :age AND created_at >= :after
-    AND (created_at > :after OR id > :after_id) AND parent_id IS NULL AND finished_at <= fanin.clock() - :age
+    AND (created_at > :after OR id > :after_id) AND parent_id IS NULL AND flow_id IS NULL
+    AND finished_at <= fanin.clock() - :age
 ORDER BY created_at, id LIMIT :limit;
+
+-- name: old_flows
+-- Flows that ended so long ago, oldest first. Those that wait for a person are among them: to say that they stay.
+SELECT id, created_at FROM fanin.flow
+WHERE bucket = :bucket AND created_at > 0 AND created_at <= fanin.clock() - :age AND created_at >= :after
+    AND (created_at > :after OR id > :after_id) AND finished_at <= fanin.clock() - :age
+ORDER BY created_at, id LIMIT :limit;
+
+-- name: jobs_of_flow
+-- The jobs that its steps have run, and those that have undone them.
+SELECT job_id, undo_job_id FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id;
+
+-- name: lock_flow
+-- Whoever lets a flow go on goes through this row, after the stripes of its jobs.
+SELECT id FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id
+FOR NO KEY UPDATE --pg
+;
+
+-- name: standing_flow
+-- How the flow stands. Asked in a later statement than its lock.
+SELECT status, finished_at <= fanin.clock() - :age FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id;
 
 -- name: children
 -- The next level of a tree, in one bucket. Jobs that parts have started lie in any.
@@ -31,7 +53,8 @@ FOR NO KEY UPDATE --pg
 SELECT
     (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND id = ANY(:jobs::uuid[])
         AND finished_at <= fanin.clock() - :age),
-    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND id = ANY(:jobs::uuid[]) AND flow_id IS NOT NULL),
+    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND id = ANY(:jobs::uuid[]) AND flow_id IS NOT NULL
+        AND (:flow_id::uuid IS NULL OR flow_id <> :flow_id)),
     (SELECT coalesce(sum(created), 0) FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = ANY(:jobs::uuid[])),
     (SELECT coalesce(sum(remaining), 0) FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = ANY(:jobs::uuid[])),
     (SELECT count(*) FROM fanin.outbox WHERE bucket = :bucket AND job_id = ANY(:jobs::uuid[])),
@@ -56,7 +79,8 @@ WITH mine AS MATERIALIZED (SELECT value AS id FROM json_each(:jobs))
 SELECT
     (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND id IN (SELECT id FROM mine)
         AND finished_at <= fanin.clock() - :age),
-    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND id IN (SELECT id FROM mine) AND flow_id IS NOT NULL),
+    (SELECT count(*) FROM fanin.job WHERE bucket = :bucket AND id IN (SELECT id FROM mine) AND flow_id IS NOT NULL
+        AND (:flow_id IS NULL OR flow_id <> :flow_id)),
     (SELECT coalesce(sum(created), 0) FROM fanin.job_stripe WHERE bucket = :bucket AND job_id IN (SELECT id FROM mine)),
     (SELECT coalesce(sum(remaining), 0) FROM fanin.job_stripe
         WHERE bucket = :bucket AND job_id IN (SELECT id FROM mine)),
@@ -92,6 +116,17 @@ DELETE FROM fanin.job WHERE bucket = :bucket
     AND finished_at <= fanin.clock() - :age
 RETURNING id;
 
+-- name: remove_steps
+-- The steps of a flow that has ended, and does not wait for a person.
+DELETE FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id
+RETURNING n;
+
+-- name: remove_flow
+-- The flow itself.
+DELETE FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id
+    AND status IN ('completed', 'failed', 'cancelled', 'compensated')
+RETURNING id;
+
 -- name: remove_events
 -- Events that have left; where it was asked for, those that wait or are parked too. One that a relay has in hand stays,
 -- and so does the tree.
@@ -105,8 +140,8 @@ RETURNING event_key;
 -- rows: job_id
 -- From here on the jobs are gone, and their rows are to follow. No ON CONFLICT: nobody creates a job of which rows are
 -- left.
-INSERT INTO fanin.leftover (bucket, job_id, outputs, at)
-SELECT :bucket, u.job_id, :outputs, fanin.clock()
+INSERT INTO fanin.leftover (bucket, job_id, outputs, at, flow_id)
+SELECT :bucket, u.job_id, :outputs, fanin.clock(), :flow_id
 FROM unnest(:job_id::uuid[]) AS u (job_id); --pg
 FROM (SELECT value->>0 AS job_id FROM json_each(:rows)) AS u; --lite
 

@@ -49,7 +49,7 @@ CHECKS: dict[str, str] = {
     "w1": "A flow counts the steps whose job goes on.",
     "w2": "The job of a step that runs goes on, and so does what undoes one.",
     "w3": "An ended flow has no step that runs, waits or is being undone.",
-    "w4": "A compensated flow has undone, or found nothing to undo in, all that had ended.",
+    "w4": "A compensated flow has undone, found nothing to undo in, or given up by a person, all that had ended.",
     "w5": "Each run of a flow that ended has exactly one event, a run that goes on has none.",
     "e5": "Nothing is undone while it is not known whether an effect of it was done.",
     "i7": "A live part is ready, or waits for a stated moment, or for a nested job and then for no moment.",

@@ -312,10 +312,10 @@ WHERE f.status NOT IN ('running', 'ending', 'compensating') AND s.status IN ('ru
 
 -- name: w4
 -- all buckets
--- A compensated flow has undone, or found nothing to undo in, all that had ended.
+-- A compensated flow has undone, found nothing to undo in, or given up by a person, all that had ended.
 SELECT f.id, s.name, s.status FROM fanin.flow AS f
 JOIN fanin.flow_step AS s ON s.bucket = f.bucket AND s.flow_id = f.id
-WHERE f.status = 'compensated' AND s.status NOT IN ('undone', 'nothing_to_undo', 'skipped');
+WHERE f.status = 'compensated' AND s.status NOT IN ('undone', 'nothing_to_undo', 'not_undone', 'skipped');
 
 -- name: w5
 -- all buckets

@@ -271,6 +271,8 @@ def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[in
         failure_events=job.failure_events,
         progress_every=job.progress_every,
         give_up_after=job.give_up_after,
+        stale_after=job.stale_after,
+        stale=job.stale,
     )
     if not fresh:
         _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)), status)

@@ -17,13 +17,14 @@ WHERE bucket = :bucket AND root_id = :root_id AND tree_weight IS NOT NULL;
 INSERT INTO fanin.job (bucket, id, task, queue, key, request_hash, status, planned_parts, sealed_parts, open_stripes,
     stripes, turn, priority, attempts, policy, successor, parent_id, root_id, step, depth, meta, listeners,
     waiter_id, waiter_idx, flow_id, flow_step, width, tree_weight, batch, spawn_from, failure_events, progress_every,
-    progress_at, created_at, give_up_at)
+    progress_at, created_at, give_up_at, stale_at, stale)
 VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :sealed, :open_stripes,
     :stripes, (SELECT coalesce(min(p.turn), 0) FROM fanin.part AS p
         WHERE p.bucket = :bucket AND p.queue = :queue AND p.priority = :priority AND p.ready),
     :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta, :listeners,
     :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :tree_weight, :batch, :spawn_from, :failure_events,
-    :progress_every, fanin.clock() + :progress_every, fanin.clock(), fanin.clock() + :give_up_after)
+    :progress_every, fanin.clock() + :progress_every, fanin.clock(), fanin.clock() + :give_up_after,
+    fanin.clock() + :stale_after, :stale)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING turn;
 

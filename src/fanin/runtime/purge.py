@@ -47,16 +47,18 @@ def purge(
     if not dry_run:
         _clear(store, purged, stop)
     for bucket in range(store.buckets):
-        for root in _roots(store, bucket, age):
+        for root, flow in _roots(store, bucket, age):
             if stop is not None and stop.is_set():
                 return purged
-            members = store.read(partial(room.tree, range(store.buckets), root))
+            find = room.tree if flow is None else room.flow_tree
+            members = store.read(partial(find, range(store.buckets), root))
             if dry_run:
-                found = store.read(partial(room.assess, members, age, unsent))
+                found = store.read(partial(room.assess, members, age, unsent, flow))
                 purged.outputs += found.outputs if found.kept is None else 0
             else:
-                found = store.run(partial(room.purge, range(store.buckets), members, age, unsent, outputs))
+                found = store.run(partial(room.purge, range(store.buckets), members, age, unsent, outputs, flow))
             _add(purged, found)
+            purged.flows += flow is not None and found.kept is None
             tell(purged)
             if not dry_run and found.kept is None:
                 for home, job_id in members:
@@ -75,13 +77,14 @@ def _add(purged: Purged, tree: Tree) -> None:
     purged.events_unsent += tree.unsent
 
 
-def _roots(store: Store, bucket: int, age: float) -> Iterator[Member]:
-    """Oldest first."""
-    page = store.read(partial(room.old_roots, bucket, age))
-    while page:
-        for _, job_id in page:
-            yield bucket, job_id
-        page = store.read(partial(room.old_roots, bucket, age, page[-1]))
+def _roots(store: Store, bucket: int, age: float) -> Iterator[tuple[Member, Member | None]]:
+    """Jobs, then flows, the oldest first: each as the root of its tree, and once more if it is a flow."""
+    for pages in (room.old_roots, room.old_flows):
+        page = store.read(partial(pages, bucket, age))
+        while page:
+            for _, found in page:
+                yield (bucket, found), (bucket, found) if pages is room.old_flows else None
+            page = store.read(partial(pages, bucket, age, page[-1]))
 
 
 def _clear(store: Store, purged: Purged, stop: threading.Event | None) -> None:

@@ -43,6 +43,9 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     if look.give_up_in is not None and look.give_up_in <= 0:
         for job_id in store.read(lambda: close.overdue(bucket)):
             busy = _done(store, job_id, partial(close.give_up, bucket, job_id)) or busy
+    if look.stale_in is not None and look.stale_in <= 0:
+        for job_id in store.read(lambda: close.stale(bucket)):
+            busy = _done(store, job_id, partial(close.too_old, bucket, job_id)) or busy
     if look.unswept:
         for job_id, stripe in store.read(lambda: close.unswept(bucket)):
             while _done(store, job_id, partial(close.sweep, bucket, job_id, stripe)):
