@@ -16,6 +16,11 @@ def double(x: int) -> int:
     return 2 * x
 
 
+@app.task(mode="process", lease="60s")
+def doubles(count: int) -> fanin.FanOut:
+    return fanin.current().fan_out(double, ["wrong"] if count < 0 else range(count))
+
+
 @app.task(mode="process", attempts=2, backoff=0)
 def dies_on_three(x: int) -> int:
     if x == 3:

@@ -9,7 +9,9 @@ import pytest
 import fanin
 from fanin.domain import identity, limits
 from fanin.protocol import read
+from fanin.testing.inline import Inline
 from fanin.testing.invariants import violations
+from tests.runtime import process_tasks
 
 
 def work(app: fanin.App) -> None:
@@ -121,6 +123,42 @@ def test_a_breach_counts_like_any_failure(app: fanin.App) -> None:
     row = app.store.read(lambda: read.job(app.store.bucket(job.id), job.id))
     assert row is not None
     assert row.failed_parts == 1
+
+
+def test_a_process_hands_over_to_a_job_and_is_refused_one(app: fanin.App) -> None:
+    app.tasks.update(process_tasks.app.tasks)
+    job = app.map(process_tasks.doubles, [3, -1, 0], tolerate=1, fail_fast=False)
+    app.run_worker(until_idle=True, concurrency=2)
+    assert [list(joined) for joined in job.results()] == [[0, 2, 4], []]
+    (failure,) = job.failures()
+    assert (failure.idx, failure.type) == (1, "NestedFailed")
+    assert "was refused" in failure.message
+    assert violations(app.store) == []
+
+
+def test_nested_jobs_run_inline(app: fanin.App) -> None:
+    @app.task
+    def leaf(number: int) -> int:
+        return number * 10
+
+    @app.task
+    def total(parts: fanin.Joined[int]) -> int:
+        return sum(parts)
+
+    @app.task
+    def split(count: int) -> fanin.FanOut:
+        return fanin.current().fan_out(leaf, ["x" * 1_000_100] if count < 0 else range(count), then=total)
+
+    inline = Inline(app)
+    job = app.map(split, [3, 0], then=total)
+    assert inline.run_until_idle() == 2 + 3 + 2 + 1
+    assert job.successor is not None
+    assert (job.result(), job.successor.result()) == ([30, 0], 30)
+    bad = app.map(split, [-1])
+    inline.run_until_idle()
+    refused(app, bad, "put it in a file")
+    inline.close()
+    assert violations(app.store) == []
 
 
 # The size of a tree.

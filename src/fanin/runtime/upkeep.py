@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
+from fanin.domain import limits
 from fanin.domain.errors import Unavailable
 from fanin.protocol import close, finish, flow, lease, nest, pause, progress
 from fanin.protocol.steps import TxnFactory
@@ -46,10 +47,6 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     if look.stale_in is not None and look.stale_in <= 0:
         for job_id in store.read(lambda: close.stale(bucket)):
             busy = _done(store, job_id, partial(close.too_old, bucket, job_id)) or busy
-    if look.unswept:
-        for job_id, stripe in store.read(lambda: close.unswept(bucket)):
-            while _done(store, job_id, partial(close.sweep, bucket, job_id, stripe)):
-                busy = True
     if look.flow_give_up_in is not None and look.flow_give_up_in <= 0:
         for flow_id in store.read(lambda: flow.overdue(bucket)):
             busy = _done(store, flow_id, partial(flow.give_up, bucket, flow_id)) or busy
@@ -59,17 +56,33 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
     if look.flows_ending or busy:
         for job_id in store.read(lambda: flow.left_running(bucket)):
             busy = _done(store, job_id, partial(close.cancel, bucket, job_id, "its flow has been stopped")) or busy
-    if look.orphaning:
-        for job_id, idx in store.read(lambda: nest.orphans(bucket)):
-            busy = end_nested(store, bucket, job_id, idx) or busy
+    if look.unswept or look.orphaning or busy:
+        busy = _end_below(store, bucket) or busy
     if look.walking:  # a portion each: a job of a million parts must not hold up what is due
         for job_id in store.read(lambda: pause.walking(bucket)):
             busy = _done(store, job_id, partial(pause.walk, bucket, job_id)) or busy
     return busy
 
 
+def _end_below(store: Store, bucket: int) -> bool:
+    """Sweep what closed jobs have left behind, cancel the jobs for which its parts waited, sweep what these leave, and
+    so on: a tree is ended level by level, all of it at once unless it is wide. True if there was anything."""
+    found = False
+    for _ in range(limits.JOB_DEPTH_LEVELS + 1):
+        busy = False
+        for job_id, stripe in store.read(lambda: close.unswept(bucket)):
+            while _done(store, job_id, partial(close.sweep, bucket, job_id, stripe)):
+                busy = True
+        for job_id, idx in store.read(lambda: nest.orphans(bucket)):
+            busy = end_nested(store, bucket, job_id, idx) or busy
+        if not busy:
+            break
+        found = True
+    return found
+
+
 def end_nested(store: Store, bucket: int, job_id: str, idx: int) -> bool:
-    """Cancel what goes on for a part that has ended without it. What that leaves behind comes later, level by level."""
+    """Cancel what goes on for a part that has ended without it. What that leaves behind comes next, level by level."""
     for nested_id in store.read(lambda: nest.left_behind(bucket, job_id, idx)):
         _done(store, nested_id, partial(nest.abandon, bucket, nested_id, job_id, idx))
     return _done(store, job_id, partial(nest.forget, bucket, job_id, idx))
@@ -129,6 +142,8 @@ class Upkeep:
                 self._found()
                 quiet = False
                 look = self._store.read(lambda: lease.look(bucket))
+                if look.unswept or look.orphaning:  # a wide tree is ended by portions
+                    pause = SOONEST_SECONDS
             if look.soonest is not None:
                 quiet = False
                 pause = min(pause, max(look.soonest, SOONEST_SECONDS))
