@@ -146,6 +146,9 @@ def history(before: dict[Key, Any], after: dict[Key, Any]) -> Iterator[str]:
     """What only two states side by side can show."""
     for key, row in after.items():
         old = before.get(key)
+        above = before.get(("job", key[1])) if key[0] == "part" else None
+        if old is None and above is not None and above.status not in ("open", "running"):
+            yield f"c3: part {key[2]} was added to a job that has ended"
         if old is None or old == row:
             continue
         if key[0] == "part" and old.status == "succeeded" and row._replace(nested=old.nested) != old:

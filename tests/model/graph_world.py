@@ -13,10 +13,11 @@ from fanin.domain.states import JOB_ENDED
 from fanin.protocol.steps import Rows, Statement
 from tests.model.flow_world import FlowRules
 from tests.model.graph_rows import FLOW, LIVE, OVER, Job, Part, Stripe
+from tests.model.growth_world import GrowthRules
 from tests.model.world import Broken, Busy, Key, View
 
 
-class GraphRules(FlowRules):
+class GraphRules(FlowRules, GrowthRules):
     """What each statement does."""
 
     def do(self, statement: Statement, view: View) -> Rows:
@@ -225,7 +226,8 @@ class GraphRules(FlowRules):
             view.lock(("job", v["id"]))
         if view.get(("job", v["id"])) is not None:
             return []
-        view.insert(("job", v["id"]), Job(waiter=(v["waiter_id"], v["waiter_idx"])))
+        waiter = None if v["waiter_id"] is None else (v["waiter_id"], v["waiter_idx"])
+        view.insert(("job", v["id"]), Job(waiter=waiter))
         return [(0,)]
 
     def submit_find_job(self, view: View, v: dict[str, Any], _: Any) -> Rows:
@@ -238,7 +240,7 @@ class GraphRules(FlowRules):
         return []
 
     def submit_create_parts(self, view: View, v: dict[str, Any], rows: Any) -> Rows:
-        for idx in range(len(rows)):
+        for idx in range(len(v["payloads"])):
             view.insert(("part", v["job_id"], idx), Part())
         return []
 

@@ -1,5 +1,5 @@
 """Exhaustive within small bounds: 1 job, 1 to 3 parts, 1 or 2 stripes, up to 4 actors, up to 2 crashes; a job whose
-parts wait for nested jobs; a flow of up to 3 steps.
+parts wait for nested jobs, or add parts to it; a flow of up to 3 steps; a schedule.
 
 Each scenario must be clean in every order, and each broken variant must be caught by one of them.
 """
@@ -23,6 +23,7 @@ from tests.model.explore import (
     wake,
 )
 from tests.model.graph_scenarios import FLOWS, NESTED
+from tests.model.growth_scenarios import GROWTH, SCHEDULES
 from tests.model.world import Key, Row
 from tests.support.figures import record
 
@@ -128,7 +129,9 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scenario", [*SCENARIOS, *NESTED, *FLOWS], ids=lambda s: s.title.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "scenario", [*SCENARIOS, *NESTED, *FLOWS, *GROWTH, *SCHEDULES], ids=lambda s: s.title.replace(" ", "-")
+)
 def test_every_order_ends_right(scenario: Scenario) -> None:
     found = explore(scenario)
     record("model", scenarios=1, states=found.states, steps=found.steps, verdicts=sorted(found.verdicts))
@@ -138,13 +141,14 @@ def test_every_order_ends_right(scenario: Scenario) -> None:
 
 BROKEN_GRAPH = [
     "rise.waiting", "rise.closed", "rise.let_go", "settle.waiting", "nest.lock", "nest.busy", "count.closed",
-    "flow.lock", "stop.skip", "undo.last", "resolve.status", "undo_again.status",
+    "flow.lock", "stop.skip", "undo.last", "resolve.status", "undo_again.status", "spawn.closed",
+    "fire.lock+fire.seen", "fire.lock+fire.paused",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("guards", BROKEN_GRAPH)
 def test_a_graph_without_this_guard_is_caught(guards: str) -> None:
-    for scenario in (*NESTED, *FLOWS):
+    for scenario in (*GROWTH, *SCHEDULES, *NESTED, *FLOWS):
         found = explore(scenario, frozenset(guards.split("+")))
         if found.problem is not None:
             record("model", caught={f"without {guards}": f"{scenario.title}: {found.problem}"})
