@@ -36,7 +36,7 @@ ON CONFLICT (consumer, event_key) DO NOTHING RETURNING 1"""
 _FORGET = """
 DELETE FROM {table} WHERE (consumer, event_key) IN (
   SELECT consumer, event_key FROM {table}
-  WHERE seen_at < {now} - CAST(:seconds AS double precision) AND (:consumer = '' OR consumer = :consumer)
+  WHERE seen_at <= {now} - CAST(:seconds AS double precision) AND (:consumer = '' OR consumer = :consumer)
   ORDER BY seen_at LIMIT :rows
 ) RETURNING 1"""
 
@@ -74,7 +74,7 @@ async def once_async(connection: Any, consumer: str, event_key: str, *, table: s
 def forget(
     connection: Any, older_than: Duration, *, consumer: str | None = None, rows: int = FORGET_ROWS, table: str = TABLE
 ) -> int:
-    """Remove notes that are older, at most ``rows`` of them; returns how many. Call it until it returns 0.
+    """Remove notes of that age or older, at most ``rows`` of them; returns how many. Call it until it returns 0.
 
     older_than: longer than any event can still be delivered again: the sink's own retention, plus the longest time
     that an event may lie parked. An event that comes back later than this is applied a second time.

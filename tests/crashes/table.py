@@ -415,7 +415,8 @@ def too_old(stage: Stage) -> TxnFactory[bool]:
     flow_id = stage.flow({"a": "", "b": "", "c": "a b"}, conditions={"c": "any"}, stale=["a"])
     stage.age()
     stage.ended("succeed")
-    return lambda: close.too_old(BUCKET, flows.job_of(stage.store, flow_id, "a"))
+    job_id = flows.job_of(stage.store, flow_id, "a")
+    return lambda: close.too_old(BUCKET, job_id)
 
 
 @row("close.too_old", "a job that has started in time")
