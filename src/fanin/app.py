@@ -11,10 +11,10 @@ import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownJob, UnknownTask
-from fanin.domain.events import FLOW_SAMPLE, LISTENED, SAMPLE, Events
+from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownTask
+from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
-from fanin.domain.model import JobRow, NewJob, Spec
+from fanin.domain.model import JobRow, NewJob
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy, make_stale
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
@@ -22,11 +22,12 @@ from fanin.flow import Flow, FlowRun
 from fanin.job import Job
 from fanin.opened import OpenJob, Producer
 from fanin.protocol import flow, read, signals
-from fanin.protocol.steps import Txn
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow, spec_of
+from fanin.runtime.listeners import Listeners, sample
+from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.spawning import item_key
@@ -57,8 +58,7 @@ class App:
         self.effects: dict[str, EffectHandler] = {}
         self.schedules: dict[str, Schedule] = {}
         self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
-        self._listeners: list[tuple[Task[..., Any], frozenset[str]]] = []
-        self._flow_listeners: list[tuple[Task[..., Any], str]] = []
+        self._listeners = Listeners()
 
     @property
     def url(self) -> str:
@@ -144,26 +144,17 @@ class App:
 
         of: only jobs of this task, or of these. options: those of `App.task`. Raises `BadOption`, `BadPayload`.
         """
-        if event not in LISTENED:
-            raise BadOption(f"{event!r} is no event that can be listened to: there is {', '.join(LISTENED)}")
         chosen = () if of is None else (of,) if isinstance(of, Task) else tuple(of)
-        of_flows = event != "job.finished"
-        if of_flows and chosen:
-            raise BadOption(f"of={of!r}: a listener to {event} hears all flows; its argument names the flow")
-        if len(self._listeners) + len(self._flow_listeners) >= limits.JOB_LISTENERS:
-            raise BadOption(f"{limits.JOB_LISTENERS} listeners are registered, which is the limit: let one do more")
+        self._listeners.check(event, chosen)
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             task: Task[P, R] = Task(function, **options)
-            task.signature.check_item(FLOW_SAMPLE if of_flows else SAMPLE)
+            task.signature.check_item(sample(event))
             if task.name in self.tasks:
                 raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
             task.effects, task.max_parts = self.effects, self.max_parts
             self.tasks[task.name] = task
-            if of_flows:
-                self._flow_listeners.append((task, event))
-            else:
-                self._listeners.append((task, frozenset(one.name for one in chosen)))
+            self._listeners.add(event, chosen, task)
             return task
 
         return register
@@ -413,7 +404,7 @@ class App:
 
     def job(self, name: str) -> Job:
         """The job of an id, of the beginning of one, or of a key. Raises `UnknownJob`."""
-        return Job(self, self.store.read(lambda: find(name, self.store.buckets)))
+        return Job(self, self.store.read(lambda: find_job(name, self.store.buckets)))
 
     def jobs(self, status: str | None = None, limit: int = 20) -> list[JobRow]:
         """The newest jobs, optionally of one state."""
@@ -508,15 +499,12 @@ class App:
             job_id = identity.keyed_job_id(key)
         else:
             job_id = next_child_id(parent) if parent else identity.new_job_id()
-        above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id)) if parent else None
-        if parent is not None and above is None:
-            raise NotAllowedNow(f"job {parent.job_id}, whose handler asks for this one, has ended and was purged")
+        above = self._above()
         if above is not None and above.depth + 1 > limits.JOB_DEPTH_LEVELS:
             raise LimitExceeded(
                 f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
                 "jobs that start jobs of their own kind must stop somewhere"
             )
-        heard = above is None or not (above.step or "").startswith(identity.LISTENER)
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         return NewJob(
             id=job_id,
@@ -535,28 +523,24 @@ class App:
             root_id=(above.root_id or above.id) if above else None,
             depth=above.depth + 1 if above else 0,
             meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
-            listeners=self._heard_by(task.name) if heard else None,
+            listeners=self._listeners.to_job(task.name, above),
             width=width,
             failure_events=events is not None and events.failures,
             progress_every=None if events is None else events.progress,
         )
 
-    def _heard_by(self, task: str) -> str | None:
-        specs = [_listening(listener) for listener, of in self._listeners if not of or task in of]
-        return msgspec.json.encode(specs).decode() if specs else None
+    def _heard_by(self) -> str | None:
+        """What listens to a flow that is started now."""
+        return self._listeners.to_flow(self._above())
 
-    def _flows_heard_by(self) -> str | None:
-        """By event, what listens to a flow that is started now: nothing, if a listener starts it."""
-        if not self._flow_listeners:
+    def _above(self) -> JobRow | None:
+        """The job whose handler is running. Raises `NotAllowedNow` if it was purged meanwhile."""
+        if (parent := running_part()) is None:
             return None
-        if (parent := running_part()) is not None:
-            above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id))
-            if above is None or (above.step or "").startswith(identity.LISTENER):
-                return None
-        heard: dict[str, list[Spec]] = {}
-        for listener, event in self._flow_listeners:
-            heard.setdefault(event, []).append(_listening(listener))
-        return msgspec.json.encode(heard).decode()
+        above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id))
+        if above is None:
+            raise NotAllowedNow(f"job {parent.job_id}, whose handler asks for this one, has ended and was purged")
+        return above
 
     def _striped(self, new: NewJob, parts: int, stripes: int | None) -> NewJob:
         if (
@@ -614,42 +598,3 @@ def encoder(task: Task[..., Any], new: NewJob) -> Callable[[Any, int], Wanted]:
         return item_key(task, item, payload), payload
 
     return keyed
-
-
-def find_flow(name: str, buckets: int) -> Txn[str]:
-    """The one flow that ``name`` means: an id, its beginning, or a key. Raises `UnknownJob`."""
-    if not name or not name.isprintable():
-        raise UnknownJob(f"{name!r} names no flow: give an id, the beginning of one, or a key")
-    keyed = identity.keyed_flow_id(name)
-    if (yield from flow.row(identity.bucket_of(keyed, buckets), keyed)) is not None:
-        return keyed
-    found = yield from flow.like(range(buckets), name)
-    if len(found) != 1:
-        several = f"begins several ids ({', '.join(found)}): give more of it" if found else "names no flow"
-        raise UnknownJob(f"{name!r} {several}; `fanin flows` lists them")
-    return found[0]
-
-
-def find(name: str, buckets: int) -> Txn[str]:
-    """The one job that ``name`` means: an id, its beginning, or a key. Raises `UnknownJob`."""
-    if not name or not name.isprintable():  # an empty one begins every id
-        raise UnknownJob(f"{name!r} names no job: give an id, the beginning of one, or a key")
-    found = yield from read.jobs_like(range(buckets), name)
-    if name in found:
-        return name
-    if not found:
-        keyed = identity.keyed_job_id(name)
-        bucket = identity.bucket_of(keyed, buckets)
-        if (yield from read.job(bucket, keyed)) is not None:
-            return keyed
-        raise UnknownJob(f"there is no job {name!r}: `fanin jobs` lists them")
-    if len(found) > 1:
-        raise UnknownJob(f"{name!r} begins several job ids ({', '.join(found[:3])}, …): give more of it")
-    return found[0]
-
-
-def _listening(listener: Task[..., Any]) -> Spec:
-    return Spec(
-        task=listener.name, step=identity.LISTENER + listener.name, queue=listener.queue, attempts=listener.attempts,
-        priority=listener.priority,
-    )  # fmt: skip

@@ -198,7 +198,7 @@ class Flow:
         """Check the plan, write all of it in one transaction, and start the steps that stand first.
 
         within: a connection whose open transaction shall hold the flow. run: let `FlowRun.wait` run it in this process.
-        Raises `BadOption`, `LimitExceeded`, `KeyConflict` before anything is written.
+        Raises `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
         new = self._new()
         if within is None:
@@ -243,7 +243,7 @@ class Flow:
         return NewFlow(
             id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,
             jobs=jobs, fail_fast=self._fail_fast, give_up_policy=self._give_up, give_up_after=self._give_up_after,
-            meta=self._meta, listeners=self._app._flows_heard_by(),
+            meta=self._meta, listeners=self._app._heard_by(),
         )  # fmt: skip
 
     def _named(self, one: Step | str, of: Step) -> str:

@@ -15,6 +15,7 @@ from tests.protocol.effects import begin, called, intent, said, wanting
 from tests.protocol.effects import states as effects_of
 from tests.protocol.flows import again, cancel, end, end_stale, fail, held, job_of, resolve, start, states, undo
 from tests.protocol.helpers import failed, say, send, settle
+from tests.protocol.test_flow import needing_attention
 
 CHAIN = {"a": "", "b": "a", "c": "b"}
 OTHER = identity.keyed_job_id("another")
@@ -69,17 +70,6 @@ def compensated(store: Store) -> str:
     return flow_id
 
 
-def attended(store: Store) -> str:
-    """a could not be undone, b is a person's."""
-    flow_id = start(store, CHAIN, undo=["a"], manual=["b"])
-    end(store, flow_id, "a")
-    end(store, flow_id, "b")
-    fail(store, flow_id, "c")
-    fail(store, flow_id, "a", undo=True)
-    assert states(store, flow_id) == {"a": "undo_failed", "b": "manual", "c": "nothing_to_undo"}
-    return flow_id
-
-
 def skipped_by_its_age(store: Store) -> str:
     flow_id = start(store, {"a": ""}, stale=["a"])
     say(store, "UPDATE fanin.job SET stale_at = 1")
@@ -89,7 +79,7 @@ def skipped_by_its_age(store: Store) -> str:
 
 def resolved(store: Store) -> str:
     """By a person a was undone, and b waits for one."""
-    flow_id = attended(store)
+    flow_id = needing_attention(store)
     resolve(store, flow_id, "a")
     assert states(store, flow_id) == {"a": "undone", "b": "manual", "c": "nothing_to_undo"}
     return flow_id
@@ -182,7 +172,7 @@ CASES: dict[str, tuple[Callable[[Store], str], Said]] = {
     "the end of a step by the job of another": (runs, ends(A, OTHER)),
     "the end of the undo of a step that is done": (went_on, ends_undo(A)),
     "the end of the undo of a step that is undone": (compensated, ends_undo(A)),
-    "the end of the undo of a step whose undo has failed": (attended, ends_undo(A)),
+    "the end of the undo of a step whose undo has failed": (needing_attention, ends_undo(A)),
     "the end of an undo by another job": (is_undone, ends_undo(A, OTHER)),
     "one need less of a step that was skipped": (stopped, needs_less(B)),
     "one need less of a step that runs": (went_on, needs_less(B)),
@@ -220,7 +210,7 @@ CASES: dict[str, tuple[Callable[[Store], str], Said]] = {
     "a person's word on a step that is done": (went_on, resolves("a")),
     "a person's word on a step that is being undone": (is_undone, resolves("a")),
     "a person's word on a step that is settled": (resolved, resolves("a")),
-    "another undo of a step that is a person's": (attended, undoes_again(B)),
+    "another undo of a step that is a person's": (needing_attention, undoes_again(B)),
     "another undo of a step that is being undone": (is_undone, undoes_again(A)),
     "another undo of a step that was resolved": (resolved, undoes_again(A)),
     "another undo of a step that is done": (went_on, undoes_again(A)),

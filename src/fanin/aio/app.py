@@ -12,7 +12,7 @@ from fanin.aio.flow import AsyncFlow, AsyncFlowRun
 from fanin.aio.job import AsyncJob, AsyncOpenJob
 from fanin.aio.runner import Runner, ThreadRunner
 from fanin.aio.schedule import AsyncSchedule
-from fanin.app import App, check_grows, encoded, encoder, find, find_flow
+from fanin.app import App, check_grows, encoded, encoder
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption
@@ -25,6 +25,7 @@ from fanin.domain.signals import Signals
 from fanin.protocol import read, signals
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow
+from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.task import Filter, Task
@@ -322,7 +323,7 @@ class AsyncApp:
     async def job(self, name: str) -> AsyncJob:
         """See `App.job`."""
         buckets = await asyncio.to_thread(lambda: self.store.buckets)
-        return AsyncJob(self, await self._runner.read(lambda: find(name, buckets)))
+        return AsyncJob(self, await self._runner.read(lambda: find_job(name, buckets)))
 
     async def jobs(self, status: str | None = None, limit: int = 20) -> list[JobRow]:
         """See `App.jobs`."""
