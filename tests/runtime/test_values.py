@@ -237,6 +237,19 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(sqlite_url: str) ->
         assert app.submit_with(none, run=True).result(90) == "ran"
 
 
+@pytest.mark.parametrize("value", [None, "null", [None, 1.5], {"a": None}])
+def test_a_call_takes_nothing_and_the_word_for_it(sqlite_url: str, value: Any) -> None:
+    with fanin.App(sqlite_url) as app:
+
+        @app.task
+        def back(x):
+            return x
+
+        assert app.submit_with(back, (value,), run=True).result(90) == value
+        with pytest.raises(fanin.BadPayload, match="nan, which JSON cannot carry"):
+            app.submit(back, [None, math.nan])
+
+
 def test_an_annotation_that_cannot_be_resolved_is_refused_where_the_task_is_made(sqlite_url: str) -> None:
     app = fanin.App(sqlite_url)
 

@@ -339,7 +339,7 @@ def _refuse_nan(value: Any, what: str) -> None:
     elif isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
             _refuse_nan(item, what)
-    elif value is not None and not isinstance(value, (str, int, bool, bytes)):
+    elif value is not None and not isinstance(value, (str, int, bool, bytes, msgspec.Raw)):
         plain = msgspec.to_builtins(value, enc_hook=_to_json)
         if type(plain) is not type(value):
             _refuse_nan(plain, what)
