@@ -15,7 +15,7 @@ from fanin.cli import COMMANDS
 from fanin.domain import errors, states
 from fanin.domain.errors import FaninError
 from fanin.domain.model import Verdict
-from fanin.protocol.repair import CHECKS
+from fanin.protocol.check import CHECKS
 from tests.stories.documents import ROOT, blocks
 
 DOCS = ROOT / "docs"

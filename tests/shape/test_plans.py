@@ -17,6 +17,7 @@ from fanin.domain.identity import new_claim_id, new_job_id
 from fanin.domain.model import NewJob
 from fanin.protocol import (
     advance,
+    check,
     close,
     counting,
     effect,
@@ -30,7 +31,6 @@ from fanin.protocol import (
     pause,
     progress,
     read,
-    repair,
     submit,
     success,
     waiting,
@@ -406,8 +406,8 @@ def test_no_invariant_looks_through_all_rows_for_each_row(sqlite_url: str) -> No
     store.read(lambda: read.job(0, new_job_id()))
     connection: apsw.Connection = store.connect()
     slow = {}
-    for name in repair.CHECKS:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {repair.statement(name).query.for_sqlite()}").fetchall()
+    for name in check.CHECKS:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {check.statement(name).query.for_sqlite()}").fetchall()
         correlated = {row[0] for row in plan if "CORRELATED" in str(row[3])}
         below = [str(row[3]) for row in plan if row[1] in correlated]
         found = [line for line in below if re.search(r"^SCAN [a-z] ?$|\(bucket=\?\)$", line)]

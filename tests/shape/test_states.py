@@ -44,7 +44,7 @@ from fanin.domain.states import (
     STEP_UNDONE,
     Edge,
 )
-from fanin.protocol import advance, close, deeds, effect, flow, lease, outbox, outputs, redrive, repair, skip, steps
+from fanin.protocol import advance, check, close, deeds, effect, flow, lease, outbox, outputs, redrive, skip, steps
 from fanin.protocol.effect import Call
 from fanin.protocol.steps import Query, Rows, Txn
 from fanin.stores import migrate
@@ -586,12 +586,12 @@ def test_the_page_of_states_draws_all_machines_and_lists_every_outcome() -> None
 
 def test_the_page_of_the_protocol_lists_every_invariant_with_its_sentence() -> None:
     text = (ROOT / "docs/protocol.md").read_text()
-    assert dict(re.findall(r"^\| (\w\d) \| (.*?) \|$", text, re.MULTILINE)) == repair.CHECKS
+    assert dict(re.findall(r"^\| (\w\d) \| (.*?) \|$", text, re.MULTILINE)) == check.CHECKS
 
 
 def test_every_invariant_says_its_sentence_beside_its_query() -> None:
-    text = steps.read("repair")
-    for name, sentence in repair.CHECKS.items():
+    text = steps.read("check")
+    for name, sentence in check.CHECKS.items():
         assert re.search(rf"^-- name: {name}\b.*\n(-- all buckets\n)?-- {re.escape(sentence)}\n", text, re.MULTILINE), (
             name
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg.rows import dict_row
 
-from fanin.protocol import repair
+from fanin.protocol import check
 from fanin.stores import open_store
 from tests.support import schemas
 
@@ -28,8 +28,8 @@ def _asked_together(address: str, schema: str) -> list[str]:
         connection.execute("SET TRANSACTION READ ONLY")
         asked = {
             name: connection.cursor(row_factory=dict_row).execute(
-                (statement := repair.statement(name)).query.for_postgres(schema), statement.postgres_values()
+                (statement := check.statement(name)).query.for_postgres(schema), statement.postgres_values()
             )
-            for name in repair.CHECKS
+            for name in check.CHECKS
         }
-    return [f"{name}: {repair.CHECKS[name]} {row}" for name, cursor in asked.items() for row in cursor]
+    return [f"{name}: {check.CHECKS[name]} {row}" for name, cursor in asked.items() for row in cursor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanin.protocol import repair
+from fanin.protocol import check
 from fanin.stores.base import Store
 from fanin.testing import invariants
 from fanin.testing.invariants import HISTORY, check_all, history_violations
@@ -55,4 +55,4 @@ def test_a_broken_rule_is_named_with_its_sentence_and_a_row(store: Store) -> Non
     say(store, "UPDATE fanin.job_stripe SET remaining = remaining + 1, created = created + 1")
     with pytest.raises(AssertionError) as caught:
         check_all(store)
-    assert f"c1: {repair.CHECKS['c1']}" in str(caught.value)
+    assert f"c1: {check.CHECKS['c1']}" in str(caught.value)

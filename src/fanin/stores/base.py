@@ -12,7 +12,7 @@ from fanin.domain import limits
 from fanin.domain.errors import Unavailable
 from fanin.domain.identity import bucket_of
 from fanin.domain.model import Finding
-from fanin.protocol import repair
+from fanin.protocol import check
 from fanin.protocol.steps import Again, Rows, Statement, Txn, TxnFactory
 
 T = TypeVar("T")
@@ -86,8 +86,8 @@ class Store(ABC):
 
     def check(self) -> Iterator[tuple[str, str, list[Finding]]]:
         """Each invariant with its sentence and the rows that break it. Safe on a live database."""
-        for name, sentence in repair.CHECKS.items():
-            rows = self.table(repair.statement(name))
+        for name, sentence in check.CHECKS.items():
+            rows = self.table(check.statement(name))
             yield name, sentence, [Finding(name, sentence, row) for row in rows]
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from fanin.domain.states import EVENT_EDGES, JOB_EDGES, PART_EDGES, Edge
-from fanin.protocol import repair
+from fanin.protocol import check
 from fanin.protocol.steps import Statement
 from fanin.stores.base import Store
 from fanin.testing.state import execute, select, statement
@@ -136,12 +136,12 @@ def history_violations(store: Store) -> list[str]:
 
 
 def _sentence(name: str) -> str:
-    return repair.CHECKS[name] if name in repair.CHECKS else HISTORY[name][0]
+    return check.CHECKS[name] if name in check.CHECKS else HISTORY[name][0]
 
 
 @cache
 def _everything(dialect: str, history: bool) -> Statement:
-    texts = {name: repair.statement(name).query.texts[dialect] for name in repair.CHECKS}
+    texts = {name: check.statement(name).query.texts[dialect] for name in check.CHECKS}
     if history:
         texts |= {name: text for name, (_, text) in HISTORY.items()}
     arms = [_arm(name, _bare(text), dialect) for name, text in texts.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanin.protocol.steps import Room, Statement
 
-SQL = Room("repair")
+SQL = Room("check")
 
 CHECKS: dict[str, str] = {
     "c1": "The counters equal the parts.",

@@ -10,7 +10,7 @@ import pytest
 from fanin.domain import identity
 from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
-from fanin.protocol import lease, outbox, outputs, progress, redrive, repair, schedule
+from fanin.protocol import check, lease, outbox, outputs, progress, redrive, schedule
 from fanin.stores.base import Store
 from tests.protocol import flows, test_nested
 from tests.protocol.effects import called, intent, said, wanting
@@ -335,7 +335,7 @@ def test_planted_corruption_is_found(store: Store, name: str, healthy: Callable[
     say(store, sql)
     assert name in findings(store)
     rows = [f for _, _, found in store.check() for f in found if f.check == name]
-    assert all(f.sentence == repair.CHECKS[name] for f in rows)
+    assert all(f.sentence == check.CHECKS[name] for f in rows)
     assert any(job_id in map(str, f.row.values()) for f in rows)
 
 
@@ -350,8 +350,8 @@ def test_a_second_successor_of_one_run_is_found(store: Store) -> None:
 
 
 def test_every_invariant_has_planted_corruption(store: Store) -> None:
-    assert {name for name, _, _ in PLANTED} == set(repair.CHECKS)
-    assert {query.name for query in repair.SQL} == set(repair.CHECKS)
+    assert {name for name, _, _ in PLANTED} == set(check.CHECKS)
+    assert {query.name for query in check.SQL} == set(check.CHECKS)
 
 
 def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: Clock) -> None:
