@@ -18,6 +18,7 @@ from tests.races import (
     races_purge,
     races_runs,
     races_schedules,
+    races_split,
     races_stale,
     races_streams,
 )
@@ -26,6 +27,6 @@ from tests.races.scenarios import CROWDS, RACES
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
     races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules, races_flows, races_graph,
-    races_stale,
+    races_split, races_stale,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

@@ -199,6 +199,10 @@ class Stage:
         """Whatever was to start before a moment is too old now."""
         execute(self.store, "UPDATE fanin.job SET stale_at = 1 WHERE stale_at IS NOT NULL")
 
+    def spend(self) -> None:
+        """What is claimed was claimed for the last time."""
+        execute(self.store, "UPDATE fanin.part SET attempts_allowed = attempt WHERE status = 'running'")
+
     def step(self) -> Claim:
         """The part of a step, or of an undo, that is ready."""
         (held,) = self.claims(1)
@@ -214,6 +218,14 @@ class Stage:
     def stopped(self, flow_id: str) -> None:
         """The flow has been cancelled, with the jobs of its steps."""
         flows.cancel(self.store, flow_id)
+
+    def _done(self, held: Claim) -> Report | None:
+        """What a worker says of a part when it has run it: nothing of a batch that waits for its job."""
+        if held.task != BATCH:
+            return succeed(held)
+        outcome, _ = self.store.run(lambda: nest.rejoin(held, self.nested(held)))
+        ends = {Nested.COMPLETED: succeed(held), Nested.FAILED: Report(held, "fail", error='{"type": "E"}')}
+        return ends.get(outcome)
 
     def _claim_id(self) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"claim/{next(self._numbers)}"))
@@ -233,7 +245,7 @@ class Stage:
                 busy += 1 + self.store.run(partial(pause.walk, BUCKET, job_id))
             claims = self.store.run(self.claiming(limit=100))
             for _, mine in groupby(claims, key=lambda claim: claim.job_id):
-                self.settled([succeed(claim) for claim in mine])
+                self.settled([report for claim in mine if (report := self._done(claim)) is not None])
             for job_id, stripe in self.store.read(lambda: close.unswept(BUCKET)):
                 busy += self.store.run(partial(close.sweep, BUCKET, job_id, stripe))
             for job_id, idx in self.store.read(lambda: nest.orphans(BUCKET)):

@@ -149,8 +149,11 @@ def _hold(held: Claim) -> Txn[None]:
 
 
 def _said_before(held: Claim, written: bool) -> Txn[None]:
-    """This very claim waits, or has waited and has its end. ``written``: the nested job was made or has got a new run
-    since this transaction began. Whoever did that waits; if nobody does, it was this one, which comes too late."""
+    """This very claim waits, or has waited and has its end; a batch may have got that end before it waited.
+
+    ``written``: the nested job was made or has got a new run since this transaction began. Whoever did that waits; if
+    nobody does, it was this one, which comes too late.
+    """
     status, token, waiting = yield from _look(held)
     ended = status in ("succeeded", "failed") and not written
     if token != (held.attempt, held.claim_id) or not (waiting or ended):
