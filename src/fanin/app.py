@@ -26,6 +26,7 @@ from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow, spec_of
+from fanin.runtime.fits import check_successor
 from fanin.runtime.listeners import Listeners, sample
 from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import next_child_id, running_part
@@ -53,11 +54,13 @@ class App:
     """
 
     def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
+        if type(max_parts) is not int or not 1 <= max_parts <= limits.JOB_WIDTH_PARTS:
+            raise BadOption(f"max_parts={max_parts!r}: give a whole number from 1 to {limits.JOB_WIDTH_PARTS}")
         self.store = open_store(url or default_url())
         self.tasks: dict[str, Task[..., Any]] = {}
         self.effects: dict[str, EffectHandler] = {}
         self.schedules: dict[str, Schedule] = {}
-        self.max_parts = min(max_parts, limits.JOB_WIDTH_PARTS)
+        self.max_parts = max_parts
         self._listeners = Listeners()
 
     @property
@@ -490,7 +493,8 @@ class App:
         priority = check_priority(priority) if priority is not None else task.priority
         successor = None
         if then is not None:
-            spec = spec_of(self._own(then), priority, *make_stale(then_stale_after, then_stale, "then_"))
+            check_successor(self._own(then), task)
+            spec = spec_of(then, priority, *make_stale(then_stale_after, then_stale, "then_"))
             successor = msgspec.json.encode(spec).decode()
         elif then_stale_after is not None or then_stale != "run":
             raise BadOption(f"then_stale_after={then_stale_after!r}, then_stale={then_stale!r}: give then= too")

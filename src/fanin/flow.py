@@ -20,6 +20,7 @@ from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
 from fanin.runtime.fanout import SUCCESSOR_PRIORITY
+from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.payloads import Spool
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
 
@@ -118,8 +119,8 @@ class Flow:
         joins = task.signature.joins
         if joins and len(joins) != len(before):
             raise BadOption(
-                f"task {task.name} joins {len(joins)} steps, but after= names {len(before)}: give one for each of its "
-                "parameters that are annotated Joined, in their order"
+                f"task {task.name}{task.signature} joins {len(joins)} steps, but after= names {len(before)}: give one "
+                "for each of its parameters that are annotated Joined, in their order"
             )
         spec = StepSpec(
             self._spec(
@@ -183,7 +184,7 @@ class Flow:
         if isinstance(items, Step):
             plan = msgspec.structs.replace(plan, what="results" if items.many else "items")
             before = [items, *(step for step in before if step is not items)]
-            _check_types(items, task)
+            check_mapped(items.task, items.name, items.many, task)
         else:
             spool = Spool(task.signature.encode_items(items), self._app.max_parts)
             check_quorum(quorum, len(spool))
@@ -216,6 +217,7 @@ class Flow:
         for name, before in named.items():
             if len(set(before)) < len(before):
                 raise BadOption(f"step {name!r} stands after {before}: name each step once")
+            check_step(self._steps[name].task, [(one, self._steps[one].task) for one in before])
         flows.check_order(named)
         behind: dict[str, list[int]] = {name: [] for name in named}
         for n, before in enumerate(named.values()):
@@ -288,7 +290,7 @@ class Flow:
         if isinstance(undo, Manual):
             step.undo = Undo(manual=undo.text)
         elif undo is not None:
-            self._app._own(undo)
+            check_undo(self._app._own(undo), step.task)
             step.undo = Undo(Plan(undo.name, "undo", undo.queue, undo.attempts, undo.priority), queue=undo.queue)
         self._steps[step.name] = step
         return step
@@ -427,8 +429,11 @@ class FlowRun:
         return f"<FlowRun {self.id}>"
 
 
-def _steps(after: Step | str | Sequence[Step | str]) -> list[Step | str]:
-    return [after] if isinstance(after, Step | str) else list(after)
+def _steps(after: Any) -> list[Step | str]:
+    given = [after] if isinstance(after, Step | str) else after
+    if isinstance(given, Sequence) and all(isinstance(one, Step | str) for one in given):
+        return list(given)
+    raise BadOption(f"after={after!r}: give a step of this flow, its name, or a list of them")
 
 
 def _few(spool: Spool, task: Task[..., Any]) -> list[str]:
@@ -441,17 +446,6 @@ def _few(spool: Spool, task: Task[..., Any]) -> list[str]:
             "starts later: let a step before it return them, and map over that step"
         )
     return found
-
-
-def _check_types(source: Step, task: Task[..., Any]) -> None:
-    """Plain types that cannot fit are found before anything runs."""
-    given, taken = source.task.signature.result.annotation, task.signature.first
-    if not source.many or taken is None or not {given, taken.annotation} <= {str, int, bool, float, bytes}:
-        return
-    if given is not taken.annotation and (given, taken.annotation) != (int, float):
-        raise BadOption(
-            f"step {source.name!r} returns {given.__name__}, and task {task.name} takes {taken.annotation.__name__}"
-        )
 
 
 def _first_job(step: Step, job_id: str, bucket: int, flow_id: str, n: int) -> tuple[NewJob, int, Any]:

@@ -21,6 +21,7 @@ from fanin.protocol import read, schedule
 from fanin.protocol.schedule import Prepared, Slot
 from fanin.protocol.steps import TxnFactory
 from fanin.runtime.codec import encode
+from fanin.runtime.fits import check_successor
 from fanin.runtime.payloads import Spool, content_hash
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
 
@@ -49,7 +50,7 @@ class Schedule:
         self._task = app._own(task)
         self._policy = policy
         self._options = options
-        _check(app, options)
+        _check(app, task, options)
         self._payloads = _payloads(self._task, items)
         if not callable(items):  # the same at every slot: refused here, and not in the worker
             self._spool(0.0)
@@ -191,10 +192,10 @@ def check_note(note: str | None) -> None:
         raise BadOption(f"note={note[:40]!r}…: use at most {limits.REASON_CHARS} printable characters")
 
 
-def _check(app: App, options: dict[str, Any]) -> None:
+def _check(app: App, task: Task[..., Any], options: dict[str, Any]) -> None:
     """What a submit would refuse is refused at the declaration, without a look at the database."""
     if options["then"] is not None:
-        app._own(options["then"])
+        check_successor(app._own(options["then"]), task)
     make_stale(options["then_stale_after"], options["then_stale"], "then_")
     if options["attempts"] is not None:
         check_attempts(options["attempts"])

@@ -12,7 +12,7 @@ from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_
 from fanin.cli.tables import moment, short, span
 from fanin.domain.errors import BadOption, NotAllowedNow
 from fanin.domain.flows import EXPAND
-from fanin.domain.states import FLOW_LIVE, STEP_STUCK
+from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ def flows(
     name: FlowName = None,
     /,
     *,
-    status: Annotated[str | None, option("With list: only flows in this state.")] = None,
+    status: Annotated[str | None, option(f"With list: only flows in this state: {', '.join(FLOW_STATES)}.")] = None,
     limit: Annotated[int, Parameter(help="With list: how many of the newest.")] = 20,
     mermaid: Annotated[bool, option("With show: as a Mermaid diagram.")] = False,
     reason: Annotated[str | None, option("With cancel: why, for those who look at the flow later.")] = None,
@@ -54,6 +54,8 @@ def flows(
 ) -> int:
     """List the newest flows, show the steps of one, stop it, or run its failed steps again."""
     _check(VERBS, verb, name, limit)
+    if status is not None and status not in FLOW_STATES:
+        raise BadOption(f"--status {status!r}: there are {', '.join(FLOW_STATES)}")
     with open_app(common) as app:
         if name is None:
             return _list(app.flows(status, limit), common)

@@ -6,7 +6,10 @@ these tables by tests; nothing else lists the states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from fanin.domain.errors import BadOption
 
 
 class Edge(NamedTuple):
@@ -187,6 +190,12 @@ OUTCOMES = (
     "cancelled",
     "refused",
 )
+
+
+def check_state(status: str | None, states: Sequence[str]) -> None:
+    """Raise `BadOption` if ``status`` is none of these; None stands for all."""
+    if status is not None and status not in states:
+        raise BadOption(f"status={status!r}: there are {', '.join(states)}")
 
 
 def diagram(machine: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import os
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -15,7 +16,8 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.errors import BadPayload
 
-_PLAIN = (Any, object, list, dict, tuple, inspect.Parameter.empty)
+_ANYTHING = (Any, object, inspect.Parameter.empty)
+_PLAIN = (*_ANYTHING, list, dict, tuple)
 _REFUSED = (TypeError, ValueError, OverflowError, RecursionError, AttributeError)
 
 
@@ -90,7 +92,7 @@ class Codec:
             return self._decoder.decode(text)
         except (msgspec.DecodeError, *_REFUSED) as problem:
             raise BadPayload(
-                f"{what or self.what} does not fit {_type_name(self.annotation)}: {_said(problem)}"
+                f"{what or self.what} does not fit {type_name(self.annotation)}: {_said(problem)}"
             ) from problem
 
 
@@ -100,7 +102,7 @@ class Signature:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.name = name
         self._signature = inspect.signature(function)
-        hints = self._hints = annotations_of(function)
+        hints = self._hints = {name: _without_none(hint) for name, hint in annotations_of(function).items()}
         self._parameters = {
             p.name: Codec(hints.get(p.name, inspect.Parameter.empty), f"argument {p.name!r} of task {name}")
             for p in self._signature.parameters.values()
@@ -116,19 +118,22 @@ class Signature:
             self.takes_one = True
         except TypeError:
             self.takes_one = False
+        heads = [hints.get(name, Any) for name in self._signature.parameters][:1]
+        self.joins_one = self.takes_one and any(self.joins == [head] or head in _ANYTHING for head in heads)
+        """Whether its one argument may be a `Joined`."""
 
     def encode_item(self, item: Any, number: int) -> str:
         """The payload of part ``number`` of a map."""
-        if self.first is None or not self.takes_one:
-            raise BadPayload(f"task {self.name}{self._signature} does not take exactly one argument, as a map needs")
-        what = f"part {number}: {self.first.what}"
-        return "[" + self.first.encode(item, limits.PAYLOAD_BYTES, what) + "]"
+        first = self.require_one("as a map needs")
+        return "[" + first.encode(item, limits.PAYLOAD_BYTES, f"part {number}: {first.what}") + "]"
 
     def encode_items(self, items: Iterable[Any]) -> Iterator[str]:
         """`encode_item` for each. Reads a little ahead: plain values are encoded and checked many at once."""
         number = 0
+        if not isinstance(items, Iterable):
+            raise BadPayload(f"items={items!r}: give a list or another iterable, of one item for each part")
         for batch, plain in _plain_runs(items):
-            texts = self.first.encode_plain(batch) if plain and self.first is not None and self.takes_one else None
+            texts = self.require_one("as a map needs").encode_plain(batch) if plain else None
             if texts is not None:
                 yield from texts
             else:  # one by one, to name the one that cannot be sent
@@ -138,9 +143,16 @@ class Signature:
 
     def check_item(self, text: str) -> None:
         """Raise `BadPayload` if the handler cannot take the one argument ``text`` (JSON)."""
-        if self.first is None or not self.takes_one:
-            raise BadPayload(f"task {self.name}{self._signature} does not take exactly one argument, the event")
-        self.first.decode(text)
+        self.require_one("the event").decode(text)
+
+    def require_one(self, why: str) -> Codec:
+        """That of the one argument. Raises `BadPayload` if the handler does not take exactly one, or a `Joined`."""
+        if self.first is None or self.joins or not self.takes_one:
+            raise BadPayload(f"task {self.name}{self} does not take exactly one argument, {why}")
+        return self.first
+
+    def __str__(self) -> str:
+        return str(self._signature).replace("fanin.runtime.joined.", "fanin.")
 
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The payload of a single call. Raises `BadPayload` if the arguments do not fit the signature."""
@@ -161,7 +173,7 @@ class Signature:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as problem:
-            raise BadPayload(f"task {self.name}{self._signature}: {problem}") from None
+            raise BadPayload(f"task {self.name}{self}: {problem}") from None
         named = {}
         for name, value in bound.arguments.items():
             codec = self._parameters.get(name, self._named)
@@ -239,6 +251,19 @@ def _result_of(hints: dict[str, Any]) -> Any:
     return Any if getattr(annotation, "__fanin_fan_out__", False) else annotation
 
 
+def joined_type(annotation: Any) -> Any:
+    """That of the results, of a `Joined` as it is annotated."""
+    arguments = typing.get_args(annotation)
+    return arguments[0] if arguments and not isinstance(arguments[0], typing.TypeVar) else Any
+
+
+def _without_none(annotation: Any) -> Any:
+    """A step that was skipped leaves None instead of a `Joined`: ``Joined[int] | None`` says so, and is no other."""
+    members = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
+    joined = [member for member in members if _is_joined(member)]
+    return joined[0] if len(joined) == 1 and set(members) - set(joined) == {type(None)} else annotation
+
+
 def _is_joined(annotation: Any) -> bool:
     origin = typing.get_origin(annotation) or annotation
     return getattr(origin, "__fanin_joined__", False) is True
@@ -264,7 +289,7 @@ def _from_json(annotation: type, value: Any) -> Any:
         return value
     if hasattr(annotation, "__fspath__"):
         return annotation(value)
-    raise TypeError(f"{_type_name(annotation)} is not a type that fanin can read")
+    raise TypeError(f"{type_name(annotation)} is not a type that fanin can read")
 
 
 def _refuse_lossy(value: Any, what: str) -> None:
@@ -353,5 +378,7 @@ def _said(problem: BaseException) -> str:
     return (str(problem) or type(problem).__name__).splitlines()[0][:300]
 
 
-def _type_name(annotation: Any) -> str:
-    return getattr(annotation, "__qualname__", None) or str(annotation)
+def type_name(annotation: Any) -> str:
+    """As a person would write it."""
+    plain = typing.get_origin(annotation) is None and getattr(annotation, "__qualname__", None)
+    return plain or str(annotation).removeprefix("typing.")

@@ -14,6 +14,7 @@ from fanin.domain.model import Claim, JobRow, NewJob, Spec
 from fanin.domain.policy import Policy, check_quorum, make_policy
 from fanin.protocol import nest, read
 from fanin.protocol.nest import Nested
+from fanin.runtime.fits import check_successor
 from fanin.runtime.payloads import Spool
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
 from fanin.stores.base import Store
@@ -67,6 +68,8 @@ class FanOut(msgspec.Struct, frozen=True):
     ) -> FanOut:
         """See `Part.fan_out`. Raises `BadOption`."""
         rank = task.priority if priority is None else check_priority(priority)
+        if then is not None:
+            check_successor(then, task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         return FanOut(
             payloads=task.signature.encode_items(items),

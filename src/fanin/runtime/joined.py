@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +11,7 @@ from fanin.domain import identity
 from fanin.domain.errors import UnknownJob
 from fanin.domain.model import NESTED, Failure, JobRow
 from fanin.protocol import read
-from fanin.runtime.codec import Codec
+from fanin.runtime.codec import Codec, joined_type
 from fanin.runtime.outputs import LARGE, Output, large_result, output_pages, renumbered
 from fanin.stores.base import Store
 
@@ -66,11 +65,9 @@ class Joined(Generic[T]):
 
 def join(store: Store, facts: dict[str, Any], annotation: Any) -> Joined[Any]:
     """The argument of a successor, from the facts in its payload and its parameter's annotation."""
-    arguments = typing.get_args(annotation)
     if facts.get("batch") is not None:
         facts = {**facts, **_counts_below(store, facts["job_id"])}
-    kind = arguments[0] if arguments and not isinstance(arguments[0], TypeVar) else Any
-    return Joined(store, facts, Codec(kind, f"a result of job {facts['job_id']}"))
+    return Joined(store, facts, Codec(joined_type(annotation), f"a result of job {facts['job_id']}"))
 
 
 def values(store: Store, job_id: str, codec: Codec, batch: int | None = None) -> Iterator[tuple[int, Any]]:
