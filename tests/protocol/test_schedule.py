@@ -240,6 +240,20 @@ def test_a_schedule_fires_when_somebody_asks_also_while_it_is_paused(store: Stor
     assert fire(store, asked, by_hand=True) == Fired("passed")
 
 
+def test_two_firings_that_are_asked_for_at_one_moment_of_the_clock_are_two(store: Store, moved: Clock) -> None:
+    fired = []
+    for now in (NOON + 5, NOON + 5, NOON + 5, NOON + 4):  # it stands still, and is put back
+        moved.freeze(now)
+        asked = store.run(lambda: schedule.ask(0, NAME))
+        fired.append(fire(store, asked, by_hand=True, overlap="allow"))
+    assert [one.what for one in fired] == ["fired"] * 4
+    assert sorted(round(f.slot - NOON, 3) for f in firings(store)) == [5.0, 5.001, 5.002, 5.003]
+    assert jobs(store) == 4
+    moved.freeze(NOON + 6)
+    assert store.run(lambda: schedule.ask(0, NAME)) == NOON + 6
+    run_all(store)
+
+
 def test_a_firing_by_hand_keeps_to_the_overlap(store: Store, moved: Clock) -> None:
     moved.freeze(SLOT)
     first = fire(store)

@@ -7,11 +7,12 @@ from typing import Any
 
 from fanin.protocol import schedule
 from fanin.protocol.steps import TxnFactory
+from fanin.testing.clock import Clock
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
 from tests.races.arena import Arena
-from tests.races.scenarios import race
+from tests.races.scenarios import race, three
 from tests.races.stage import BUCKET
 
 
@@ -184,3 +185,75 @@ def fill_and_fill(arena: Arena) -> list[Actor]:
     arena.store.run(lambda: schedule.pass_over(BUCKET, schedule.Slot("nightly", 9.0, 0.0, 9)))
     fill = lambda: schedule.fill(BUCKET, schedule.Slot("nightly", 9.0), arena.of_slot(9.0))  # noqa: E731
     return [verb("A", fill, "FILLED"), verb("B", fill, "FILLED")]
+
+
+# More than two.
+
+
+def pauser(name: str) -> Actor:
+    return verb(name, lambda: schedule.pause(BUCKET, "nightly", None), "PAUSED")
+
+
+@three(
+    "one slot seen by two schedulers, and a pause",
+    "A=FIRED B=PASSED P=PAUSED",
+    "A=PASSED B=FIRED P=PAUSED",
+    "A=PASSED B=PASSED P=PAUSED",
+    also=a_job_for_each_slot,
+)
+def fire_fire_and_pause(arena: Arena) -> list[Actor]:
+    """The scheduler that waited fires after the pause, or both do before it."""
+    arena.scheduled()
+    return [fires(arena, "A", 1.0), fires(arena, "B", 1.0), pauser("P")]
+
+
+@three(
+    "a slot, a firing by hand and a pause",
+    "A=FIRED H=FIRED P=PAUSED",
+    "A=PASSED H=FIRED P=PAUSED",
+    also=a_job_for_each_slot,
+)
+def fire_hand_and_pause(arena: Arena) -> list[Actor]:
+    """What an operator asked for is lost by the pause, or the slot is fired after it."""
+    arena.scheduled()
+    asked = arena.store.run(lambda: schedule.ask(BUCKET, "nightly"))
+    options = {"overlap": "allow"}
+    return [fires(arena, "A", 1.0, **options), fires(arena, "H", asked, by_hand=True, **options), pauser("P")]
+
+
+@three(
+    "a slot and a firing by hand, the slot seen by two schedulers",
+    "A=FIRED B=PASSED H=SKIPPED",
+    "A=PASSED B=FIRED H=SKIPPED",
+    "A=SKIPPED B=PASSED H=FIRED",
+    "A=PASSED B=SKIPPED H=FIRED",
+    also=a_job_for_each_slot,
+)
+def fire_fire_and_hand(arena: Arena) -> list[Actor]:
+    """Jobs of a schedule overlap that must not, or the slot is decided twice."""
+    arena.scheduled()
+    asked = arena.store.run(lambda: schedule.ask(BUCKET, "nightly"))
+    return [fires(arena, "A", 1.0), fires(arena, "B", 1.0), fires(arena, "H", asked, by_hand=True)]
+
+
+def asks_and_fires(arena: Arena, name: str) -> Actor:
+    def script() -> Script:
+        asked = yield lambda: schedule.ask(BUCKET, "nightly")
+        fired = yield arena.firing(asked, overlap="allow", by_hand=True)
+        return str(fired.what).upper()
+
+    return Actor(name, script)
+
+
+@race(
+    "two who ask for a firing at one moment of the clock",
+    "A=FIRED B=FIRED",
+    "A=FIRED B=PASSED",
+    "A=PASSED B=FIRED",
+    **ONE_JOB_EACH,
+)
+def ask_and_ask(arena: Arena) -> list[Actor]:
+    """The second request has the moment of the first, and can never be answered."""
+    arena.scheduled()
+    Clock(arena.store).freeze(1_800_000_000.0)
+    return [asks_and_fires(arena, "A"), asks_and_fires(arena, "B")]

@@ -87,8 +87,10 @@ WHERE bucket = :bucket AND name = :name AND paused_at IS NOT NULL
 RETURNING name;
 
 -- name: ask
--- An operator wants it fired now; a worker does it, and this moment is its slot.
-UPDATE fanin.schedule SET asked_at = fanin.clock()
+-- An operator wants it fired now; a worker does it, and this moment is its slot. No two requests have the same one, though
+-- the clock stands still or was put back: the next begins a millisecond after the last.
+UPDATE fanin.schedule SET asked_at = coalesce((SELECT max(f.slot) + 0.001 FROM fanin.firing AS f
+    WHERE f.bucket = :bucket AND f.name = :name AND f.by_hand AND f.slot >= fanin.clock()), fanin.clock())
 WHERE bucket = :bucket AND name = :name AND asked_at IS NULL
 RETURNING asked_at;
 
