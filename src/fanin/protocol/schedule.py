@@ -124,8 +124,8 @@ def resume(bucket: int, name: str) -> Txn[bool]:
 
 
 def ask(bucket: int, name: str) -> Txn[float]:
-    """Ask for a firing now. The moment that is its slot, after those of all others that were asked for; that of an earlier
-    request if it still stands."""
+    """Ask for a firing now. The moment that is its slot, after those of all that were asked for before; that of an
+    earlier request if it still stands."""
     (_, _, _, asked, _) = yield from _held(bucket, name)
     if asked is not None:
         return float(asked)
