@@ -12,7 +12,7 @@ from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
 from fanin.protocol import check, lease, outbox, outputs, progress, redrive, schedule
 from fanin.stores.base import Store
-from tests.protocol import flows, test_nested
+from tests.protocol import flows, test_flow_events, test_nested
 from tests.protocol.effects import called, intent, said, wanting
 from tests.protocol.helpers import (
     THEN,
@@ -192,6 +192,11 @@ def compensated(store: Store) -> str:
     return flow_id
 
 
+def listened(store: Store) -> str:
+    """A flow that asked for a person, and then ended, each with jobs that listen."""
+    return test_flow_events.waits_and_ends(store)
+
+
 def telling(store: Store) -> str:
     """A job of two parts that has told of a failure and of its progress."""
     job_id = make(store, 2, failure_events=True, progress_every=1e-9, policy=Policy(tolerate=2))
@@ -289,6 +294,9 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("w4", compensated, "UPDATE fanin.flow_step SET status = 'manual' WHERE n = 0"),
     ("w5", compensated, "UPDATE fanin.outbox SET type = 'flow.needs_attention' WHERE type = 'flow.finished'"),
     ("w5", in_flow, "UPDATE fanin.flow SET run = 2"),
+    ("w6", listened, "UPDATE fanin.job SET parent_id = NULL WHERE step = 'on/t'"),
+    ("w6", listened, "UPDATE fanin.job SET parent_id = (SELECT id FROM fanin.flow) WHERE flow_step = 0"),
+    ("w6", listened, "UPDATE fanin.flow SET listeners = '{}'"),
     ("e5", compensated, "UPDATE fanin.effect SET status = 'unknown'"),
     ("e5", compensated, "UPDATE fanin.effect SET status = 'calling', settled_at = NULL"),
     ("s1", running, "UPDATE fanin.job SET open_stripes = 2"),
@@ -370,6 +378,7 @@ def test_a_database_in_every_healthy_state_has_no_finding(store: Store, clock: C
         grown,
         in_flow,
         compensated,
+        listened,
     ):
         make_it(store)
     make(store, 0)

@@ -60,6 +60,15 @@ def is_undone(store: Store) -> str:
     return flow_id
 
 
+def waits_and_ends(store: Store) -> str:
+    """A person is asked for, and says that nothing is to be done."""
+    flow_id = flows.start(store, {"a": "", "b": "a"}, listeners=LISTENERS, key="k", manual=["a"])
+    flows.end(store, flow_id, "a")
+    flows.fail(store, flow_id, "b")
+    flows.resolve(store, flow_id, "a", "nothing_to_undo")
+    return flow_id
+
+
 @pytest.mark.parametrize("ends", [completes, fails, is_cancelled, is_undone], ids=lambda one: one.__name__)
 def test_each_end_is_told_once(store: Store, ends: Any) -> None:
     flow_id = ends(store)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from fanin.domain.errors import NotAllowedNow, UnknownJob
 from fanin.domain.identity import nested_id
+from fanin.domain.model import Spec
 from fanin.protocol import flow, nest, purge, submit
 from fanin.protocol.purge import Tree
 from fanin.stores.base import Store
@@ -142,6 +144,28 @@ def test_a_flow_that_is_needed_stays_with_all_of_its_jobs(
         assert dump(store) == before
     else:
         clear(store)
+
+
+def test_the_jobs_that_listened_to_a_flow_go_with_it(store: Store) -> None:
+    """A flow with the same key would make jobs with the same ids."""
+    options = {
+        "key": KEY,
+        "listeners": msgspec.json.encode({"flow.finished": [Spec("one", "on/one", "joins")]}).decode(),
+    }
+    flow_id = flows.start(store, {"a": ""}, **options)
+    flows.end(store, flow_id, "a")
+    publish(store)
+    assert go(store, flow_id, unsent=True).kept == "live"
+    (held,) = claim_all(store, queue="joins", tasks=("one",))
+    settle(store, done(held))
+    publish(store)
+    assert store.read(lambda: purge.old_roots(0, 0.0)) == []
+    found = go(store, flow_id)
+    assert (found.kept, found.jobs) == (None, 2)
+    clear(store)
+    assert flows.start(store, {"a": ""}, **options) == flow_id
+    flows.end(store, flow_id, "a")
+    assert len(claim_all(store, queue="joins", tasks=("one",))) == 1
 
 
 def test_a_flow_is_old_when_it_has_ended_long_ago(store: Store) -> None:

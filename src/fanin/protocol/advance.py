@@ -286,7 +286,9 @@ def _finish(flow: Flow, status: str) -> Txn[None]:
     listeners = msgspec.json.decode(flow.listeners, type=dict[str, list[Spec]]) if flow.listeners else {}
     for spec in listeners.get(kind, ()):
         job_id = identity.successor_id(flow.id, spec.step, flow.events)
-        flow.born.append(Born(job_id, spec, f"[{said}]", None, None, 0))
+        flow.born.append(
+            Born(job_id, spec, f"[{said}]", flow.id, None, 0)
+        )  # it belongs to the flow, and is purged with it
 
 
 def _facts(flow: Flow, row: Row) -> Txn[dict[str, Any] | None]:

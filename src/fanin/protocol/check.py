@@ -51,6 +51,7 @@ CHECKS: dict[str, str] = {
     "w3": "An ended flow has no step that runs, waits or is being undone.",
     "w4": "A compensated flow has undone, found nothing to undo in, or given up by a person, all that had ended.",
     "w5": "Each run of a flow that ended has exactly one event, a run that goes on has none.",
+    "w6": "Each event of a flow has one job for each task that listens to it.",
     "e5": "Nothing is undone while it is not known whether an effect of it was done.",
     "i7": "A live part is ready, or waits for a stated moment, or for a nested job and then for no moment.",
     "h1": "A part is held back only while its job is paused, or until it is let go.",

@@ -20,8 +20,10 @@ WHERE bucket = :bucket AND created_at > 0 AND created_at <= fanin.clock() - :age
 ORDER BY created_at, id LIMIT :limit;
 
 -- name: jobs_of_flow
--- The jobs that its steps have run, and those that have undone them.
-SELECT job_id, undo_job_id FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id;
+-- The jobs that its steps have run, those that have undone them, and those that listened to it.
+SELECT job_id, undo_job_id FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id
+UNION ALL
+SELECT id, NULL FROM fanin.job WHERE bucket = :bucket AND parent_id = :flow_id;
 
 -- name: lock_flow
 -- Whoever lets a flow go on goes through this row, after the stripes of its jobs.

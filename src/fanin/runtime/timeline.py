@@ -65,7 +65,7 @@ def _created(job: JobRow) -> Moment:
     said = [f"created: {width} of {job.task} in queue {job.queue}", joined]
     said.append(f"{_many(job.attempts, 'attempt')} each" + (", ends early" if rule.fail_fast else ""))
     if job.parent_id is not None:
-        said.append(("follows job " if job.step else "started by a part of job ") + job.parent_id[:SHORT])
+        said.append(("follows " if job.step else "started by a part of job ") + job.parent_id[:SHORT])
     return Moment(job.created_at, "created", ", ".join(said), run=1, job=job.id)
 
 
