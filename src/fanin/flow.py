@@ -360,11 +360,12 @@ class FlowRun:
     def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
         """Wait, and return the result of a step: by default of the only one that no other follows.
 
-        Raises `JobFailed` if the flow did not complete, `BadOption` if it is not clear which step is meant.
+        Raises `JobFailed` if the flow did not complete, with the first failure, and `BadOption` if it is not clear
+        which step is meant.
         """
         found = self.wait(timeout).row()
         if found.status != "completed":
-            raise JobFailed(f"flow {self.id} {found.status}: {found.reason or found.cause}")
+            raise JobFailed(f"flow {self.id} {found.status}: {found.reason or found.cause}{self._first_failure()}")
         if step is None:
             steps = self.steps()
             followed = {n for one in steps for n in one.after}
@@ -373,6 +374,12 @@ class FlowRun:
                 raise BadOption(f"several steps are the last ones: {', '.join(last)}. Say which: result(step=…)")
             step = last[0]
         return self.job(step).result()
+
+    def _first_failure(self) -> str:
+        for step in self.steps():
+            if step.job_id is not None and (job := self.job(step.name)).status == "failed":
+                return "".join(f": {failure}" for failure in job.failures()[:1])
+        return ""
 
     def cancel(self, reason: str | None = None) -> bool:
         """Stop the flow: nothing more starts, what runs is cancelled, and what is done is undone where its step says

@@ -54,14 +54,25 @@ def test_flows_are_listed_and_drawn(app: fanin.App, run: fanin.FlowRun, capsys: 
     assert drawn == said(app, capsys, "show", "2026")
     lines = [line.strip() for line in drawn.splitlines()]
     assert lines[0] == f"flow {run.id[:13]} trip (2026): needs_attention, run 1"
-    assert "├─ flight manual" in lines
+    seats = run.job("seats").id[:13]
+    assert lines[1].startswith("created 20")
+    assert ", took " in lines[1]
+    assert lines[2] == f"{run.row().reason}"
+    assert "step 'hotel': job" in lines[2]
+    assert f"├─ flight manual  job {run.job('flight').id[:13]}" in lines
     assert "│     to be undone by a person: call the airline" in lines
-    assert "├─ seats nothing_to_undo 3/3 ← rows" in lines
-    assert "├─ hotel nothing_to_undo ← seats" in lines
+    assert f"├─ seats nothing_to_undo 3/3 ← rows  job {seats}" in lines
+    assert lines[-2:] == [
+        f"└─ hotel nothing_to_undo ← seats  job {run.job('hotel').id[:13]}",
+        "part 0 failed at attempt 1: Permanent: no room",
+    ]
+    with pytest.raises(fanin.JobFailed, match=r"needs_attention: step 'hotel': .*Permanent: no room"):
+        run.result()
 
 
 def test_a_flow_is_drawn_for_mermaid_and_for_programs(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
     drawn = said(app, capsys, "flows", "show", run.id, "--mermaid")
+    assert drawn == said(app, capsys, "show", run.id, "--mermaid")
     assert drawn.startswith("flowchart LR")
     assert "s1 --> s2" in drawn
     (listed,) = json.loads(said(app, capsys, "flows", "--json"))
@@ -69,6 +80,16 @@ def test_a_flow_is_drawn_for_mermaid_and_for_programs(app: fanin.App, run: fanin
     assert {**listed, "steps": shown["steps"]} == shown
     assert [step["name"] for step in shown["steps"]] == ["flight", "rows", "seats", "hotel"]
     assert shown["steps"][0]["manual"] == "call the airline"
+    counts = [tuple(step[name] for name in ("job", "parts", "done", "failed")) for step in shown["steps"][2:]]
+    assert counts == [(run.job("seats").id, 3, 3, 0), (run.job("hotel").id, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("words", [["explain"], ["cancel"], ["watch"], ["show", "--part", "0"]])
+def test_a_flow_is_no_job(app: fanin.App, run: fanin.FlowRun, capsys: Any, words: list[str]) -> None:
+    hint = "'2026' is a flow, and a job is meant: `fanin show 2026` names the jobs of its steps"
+    assert hint in said(app, capsys, *words, "2026", code=exits.USAGE)
+    job = run.job("seats").id
+    assert "is a job, and flows alone are drawn so" in said(app, capsys, "show", job, "--mermaid", code=exits.USAGE)
 
 
 def test_a_person_settles_what_waits_for_one(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
@@ -118,6 +139,7 @@ def test_a_flow_is_stopped_and_run_again(app: fanin.App, capsys: Any) -> None:
         (["flows", "list", "x"], "takes no name"),
         (["flows", "--limit", "0"], "give 1 to"),
         (["flows", "show", "nowhere"], "names no flow"),
+        (["flows", "--status", "odd"], "--status 'odd': there are running, ending"),
         (["saga", "retry", "x"], "name the step"),
     ],
 )

@@ -312,3 +312,15 @@ def test_a_child_reports_an_exception_that_cannot_be_pickled(app: fanin.App) -> 
     with working(app, concurrency=1):
         (failure,) = app.map(process_tasks.raises_what_cannot_be_pickled, [1]).wait(60).failures()
     assert failure.type == "raises_what_cannot_be_pickled.<locals>.Local"
+
+
+def test_the_log_says_why_a_part_has_failed(app: fanin.App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(attempts=1)
+    def work(text: str) -> None:
+        raise ValueError(text)
+
+    job = app.map(work, ["one line\nand another"])
+    with caplog.at_level("WARNING", logger="fanin"):
+        app.run_worker(until_idle=True)
+    (said,) = [record.getMessage() for record in caplog.records if "failed for good" in record.getMessage()]
+    assert said == f"job {job.id} part 0 failed for good at attempt 1: ValueError: one line"

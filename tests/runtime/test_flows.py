@@ -98,6 +98,24 @@ def test_a_split_is_mapped_and_joined(app: fanin.App, t: Any, book: Book) -> Non
     assert book.lines.count("total") == 1
 
 
+@pytest.mark.parametrize("then", [False, True])
+def test_what_a_single_call_fans_out_is_the_list_that_is_mapped_over(app: fanin.App, t: Any, then: bool) -> None:
+    @app.task
+    def again(found: fanin.Joined[str]) -> fanin.FanOut:
+        return fanin.current().fan_out(t.fetch, [page + "?" for page in found])
+
+    @app.task
+    def site(count: int) -> fanin.FanOut:
+        return fanin.current().fan_out(t.fetch, ["a", "bb", "ccc"][:count], then=again if then else None)
+
+    flow = app.flow("pages")
+    flow.step(t.total, after=flow.map(t.parse, flow.step(site, 3)))
+    run = flow.start()
+    work(app)
+    assert list(run.job("parse").results()) == ([4, 5, 6] if then else [2, 3, 4])
+    assert run.result() == sum(run.job("parse").results())
+
+
 def test_several_steps_before_one_start_it_once_when_the_last_of_them_ends(app: fanin.App, t: Any, book: Book) -> None:
     flow = app.flow("diamond")
     top = flow.step(t.urls, 2)
@@ -136,6 +154,9 @@ def test_a_failure_that_nobody_provides_for_fails_the_flow(app: fanin.App, t: An
     work(app)
     row = run.row()
     assert (row.status, row.cause) == ("failed", "failed")
+    assert f"step 'bad': job {run.job('bad').id} failed" in str(row.reason)
+    with pytest.raises(fanin.JobFailed, match=r"step 'bad': .*: part 0 failed at attempt 1: Permanent: note bad fails"):
+        run.result()
     assert states(run)["behind"] == "skipped"
     assert (states(run)["beside"] == "done") is (not fail_fast)
 

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fanin.cli import exits
+from fanin.cli.drawing import coloured, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
 from fanin.cli.tables import moment, short, span
 from fanin.domain.errors import BadOption, NotAllowedNow
-from fanin.domain.flows import EXPAND
 from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     import fanin
-    from fanin.domain.flows import FlowRow, StepRow
+    from fanin.domain.flows import FlowRow
 
 USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
 SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|abandon|retry FLOW STEP"
 VERBS = ("list", "show", "cancel", "redrive")
 SAGA_VERBS = ("list", "resolve", "abandon", "retry")
-COLOURS = {
-    "completed": "green", "done": "green", "undone": "green", "running": "cyan", "compensating": "magenta",
-    "undoing": "magenta", "compensated": "yellow", "cancelled": "yellow", "ending": "yellow", "failed": "red",
-    "undo_failed": "red", "manual": "red", "not_undone": "red",
-    "needs_attention": "red",
-}  # fmt: skip
-SHAPES = {
-    "done": "green",
-    "undone": "green",
-    "running": "cyan",
-    "undoing": "cyan",
-    "waiting": "lightgrey",
-    "skipped": "white",
-}
 FlowName = Annotated[str | None, Parameter(name="FLOW", help="The flow's id, the beginning of it, or its key.")]
 
 
@@ -61,7 +45,7 @@ def flows(
             return _list(app.flows(status, limit), common)
         run = app.flow_run(name)
         if verb == "show":
-            return show_flow(run, mermaid, common)
+            return show_flow(app, run, mermaid, common)
         if verb == "cancel":
             if not run.cancel(reason):
                 raise NotAllowedNow(f"flow {short(run.id)} is {run.status}: there is nothing to cancel")
@@ -111,106 +95,6 @@ def saga(
     return exits.OK
 
 
-def flow_facts(row: FlowRow) -> dict[str, Any]:
-    """A flow for ``--json``: the fields that docs/cli.md lists."""
-    return {
-        "id": row.id, "name": row.name, "key": row.key, "status": row.status, "cause": row.cause,
-        "reason": row.reason, "run": row.run, "running": row.running, "failures": row.failures,
-        "created_at": row.created_at, "give_up_at": row.give_up_at, "finished_at": row.finished_at,
-    }  # fmt: skip
-
-
-def step_facts(step: StepRow) -> dict[str, Any]:
-    """A step for ``--json``."""
-    plan = step.spec.plan
-    return {
-        "n": step.n, "name": step.name, "task": plan.task if plan is not None else step.spec.spec.task,
-        "status": step.status, "on": step.condition, "after": step.after, "job": step.job_id,
-        "undo_job": step.undo_job_id, "manual": step.undo.manual if step.undo is not None else None,
-        "note": step.note,
-    }  # fmt: skip
-
-
-def show_flow(run: fanin.FlowRun, mermaid: bool, common: Common) -> int:
-    """Draw the steps of a flow, layer by layer, with their states."""
-    row, steps = run.row(), run.steps()
-    if mermaid:
-        print(_mermaid(steps))
-    elif common.json:
-        print_json(flow_facts(row) | {"steps": [step_facts(step) for step in steps]})
-    else:
-        _draw(console(common), run, row, steps)
-    return exits.OK
-
-
-def layers(steps: list[StepRow]) -> list[list[StepRow]]:
-    """The steps by how many stand before them in a row: those of one layer do not wait for each other."""
-    depth: dict[int, int] = {}
-    left = {step.n: step for step in steps}
-    while left:
-        ready = [step for step in left.values() if all(n in depth for n in step.after)]
-        for step in ready:
-            depth[step.n] = max((depth[n] + 1 for n in step.after), default=0)
-            del left[step.n]
-    found: list[list[StepRow]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for step in steps:
-        found[depth[step.n]].append(step)
-    return found
-
-
-def _draw(screen: Console, run: fanin.FlowRun, row: FlowRow, steps: list[StepRow]) -> None:
-    from rich.markup import escape
-
-    key = f" ({escape(row.key)})" if row.key else ""
-    screen.print(f"[bold]flow {short(row.id)}[/] {escape(row.name)}{key}: {_coloured(row.status)}, run {row.run}")
-    if row.reason:
-        screen.print(f"  {escape(row.reason)}")
-    names = {step.n: step.name for step in steps}
-    for number, layer in enumerate(layers(steps)):
-        if number:
-            screen.print("  │", style="dim")
-        for step in layer:
-            before = " ← " + ", ".join(names[n] for n in step.after) if step.after else ""
-            on = f" if {step.condition}" if step.condition != "ok" else ""
-            screen.print(
-                f"  ├─ [bold]{escape(step.name)}[/] {_coloured(step.status)}{escape(_far(run, step))}"
-                f"[dim]{escape(before + on)}[/]"
-            )
-            for wanted in _wanted(step):
-                screen.print(f"  │     {escape(wanted)}")
-
-
-def _far(run: fanin.FlowRun, step: StepRow) -> str:
-    """How far the job of a step is, where it has more than one part."""
-    if step.job_id is None:
-        return ""
-    progress = run.job(step.name).progress()
-    if progress.total == 1 and step.spec.spec.task != EXPAND:
-        return ""
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    return f" {progress.total - progress.remaining}/{progress.total}{failed}"
-
-
-def _wanted(step: StepRow) -> list[str]:
-    if step.status == "manual" and step.undo is not None:
-        return [f"to be undone by a person: {step.undo.manual}"]
-    if step.status == "undo_failed" and step.undo_job_id is not None:
-        return [f"its undo failed: fanin show {short(step.undo_job_id)}, then fanin saga retry, resolve or abandon"]
-    return [f"note: {step.note}"] if step.note else []
-
-
-def _mermaid(steps: list[StepRow]) -> str:
-    lines = ["flowchart LR"]
-    for step in steps:
-        name = step.name.replace('"', "'")
-        lines.append(f'    s{step.n}["{name}<br/>{step.status}"]')
-    for step in steps:
-        arrow = "-->" if step.condition == "ok" else f"-- {step.condition} -->"
-        lines += [f"    s{before} {arrow} s{step.n}" for before in step.after]
-    lines += [f"    style s{step.n} fill:{SHAPES.get(step.status, 'salmon')}" for step in steps]
-    return "\n".join(lines)
-
-
 def _list(rows: list[FlowRow], common: Common) -> int:
     if common.json:
         print_json([flow_facts(row) for row in rows])
@@ -226,7 +110,7 @@ def _list(rows: list[FlowRow], common: Common) -> int:
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
     for row in rows:
         table.add_row(
-            short(row.id), escape(row.name), escape(row.key or ""), _coloured(row.status),
+            short(row.id), escape(row.name), escape(row.key or ""), coloured(row.status),
             str(row.running) if row.status in FLOW_LIVE else "", moment(row.created_at),
             span((row.finished_at or time.time()) - row.created_at),
         )  # fmt: skip
@@ -248,14 +132,9 @@ def _attention(app: fanin.App, limit: int, common: Common) -> int:
     for row, steps in found:
         screen.print(f"flow {short(row.id)} {row.name}: {row.reason or row.cause}", markup=False)
         for step in steps:
-            for wanted in _wanted(step):
-                screen.print(f"  step {step.name}: {wanted}", markup=False)
+            for want in wanted(step):
+                screen.print(f"  step {step.name}: {want}", markup=False)
     return exits.OK
-
-
-def _coloured(status: str) -> str:
-    colour = COLOURS.get(status)
-    return f"[{colour}]{status}[/]" if colour else status
 
 
 def _check(verbs: tuple[str, ...], verb: str, name: str | None, limit: int) -> None:

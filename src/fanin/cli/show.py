@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fanin.cli import exits
-from fanin.cli.flows import show_flow
+from fanin.cli.drawing import show_flow
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
 from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, span, status
 from fanin.domain.errors import BadOption, UnknownJob, UnknownPart
@@ -20,29 +20,33 @@ if TYPE_CHECKING:
     import fanin
     from fanin.domain.model import Failure, JobRow, Progress
 
-USAGE = "fanin show [OPTIONS] JOB"
+USAGE = "fanin show [OPTIONS] JOB|FLOW"
 SHOWN = 10
 
 
 def show(
-    job: Annotated[str, Parameter(help="The job's id, the beginning of it, or its key.")],
+    job: Annotated[str, Parameter(help="The id of a job or a flow, the beginning of it, or its key.")],
     /,
     *,
     part: Annotated[int | None, option("Show one part in full, by its index from 0.")] = None,
     failures: Annotated[int, option("How many failed parts to list (default: 10).")] = SHOWN,
+    mermaid: Annotated[bool, option("A flow as a Mermaid diagram.")] = False,
     history: Annotated[bool, option("List the attempts that did not simply succeed.")] = False,
     common: Common = DEFAULT,
 ) -> int:
-    """Show a job: its counts, what runs now, what failed and why, what it cost, and the job that follows it."""
+    """Show a job: its counts, what runs now, what failed and why, what it cost, and the job that follows it. Or draw a
+    flow."""
     if failures < 0:
         raise BadOption(f"--failures {failures}: give 0 or more")
     with open_app(common) as app:
         try:
             found = app.job(job)
         except UnknownJob:
-            if (flow := _flow(app, job)) is None:
+            if part is not None or (flow := _flow(app, job)) is None:
                 raise
-            return show_flow(flow, False, common)
+            return show_flow(app, flow, mermaid, common)
+        if mermaid:
+            raise BadOption(f"--mermaid: {job} is a job, and flows alone are drawn so")
         if part is not None:
             return _show_part(app, found, part, common)
         row, progress, tree = found.row(), found.progress(), found.progress(tree=True)

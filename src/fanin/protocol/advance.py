@@ -138,15 +138,16 @@ def _ended(flow: Flow, end: Moved) -> Txn[None]:
     flow.ended += end.end != "skipped"
     flow.running -= 1
     leads_to = msgspec.json.decode(rows[0][0], type=list[int])
+    said = f"step {rows[0][1]!r}: {end.said}"
     if end.end == "failed" and flow.status == "running":
         conditions: list[str] = []
         for n in leads_to:
             conditions += one((yield SQL.condition(bucket=flow.bucket, flow_id=flow.id, n=n)))
         if not flows.handled(conditions):
             flow.failures += 1
-            flow.reason = flow.reason or end.said
+            flow.reason = flow.reason or said
             if flow.fail_fast:
-                yield from flow.stop("failed", end.said)
+                yield from flow.stop("failed", said)
     if flow.status == "running":
         yield from start_following(flow, leads_to)
     if flow.running == 0:

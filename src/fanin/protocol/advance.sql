@@ -14,7 +14,7 @@ FOR NO KEY UPDATE --pg
 -- A step ends once, by the job that it runs.
 UPDATE fanin.flow_step SET status = :status, ended_no = :ended_no
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'running' AND job_id = :job_id
-RETURNING leads_to;
+RETURNING leads_to, name;
 
 -- name: undoing
 -- The job of the step that this one undoes.

@@ -10,7 +10,7 @@ import msgspec
 from fanin.domain.errors import Permanent, RetryLater
 from fanin.domain.flows import BATCH, BATCH_ATTEMPTS, EXPAND, Plan
 from fanin.domain.model import NESTED
-from fanin.protocol import advance
+from fanin.protocol import advance, read
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import texts
 from fanin.runtime.outputs import LARGE, large_result
@@ -48,8 +48,9 @@ def _expand(order: Order) -> FanOut:
 
 def _payloads(store: Store, jobs: list[str], items: bool) -> Iterator[str]:
     for job_id in jobs:
-        for text in results_below(store, job_id):
-            if not items:
+        below = _fanned_out(store, job_id) if items else None
+        for text in results_below(store, below or job_id):
+            if not items or below is not None:
                 yield f"[{text}]"
                 continue
             try:
@@ -57,6 +58,17 @@ def _payloads(store: Store, jobs: list[str], items: bool) -> Iterator[str]:
             except msgspec.DecodeError:
                 raise Permanent(f"job {job_id} did not return a list, so there is nothing to map over") from None
             yield from (f"[{bytes(item).decode()}]" for item in found)
+
+
+def _fanned_out(store: Store, job_id: str) -> str | None:
+    """The job with which a single call ended, if it has no successor that made one value of it: its results are the
+    list."""
+    for _, text in texts(store, job_id):
+        if text.startswith(NESTED):
+            below = text[len(NESTED) :]
+            row = store.read(lambda: read.job(store.bucket(job_id), below))
+            return below if row is None or row.step is None else _fanned_out(store, below)
+    return None
 
 
 def results_below(store: Store, job_id: str, everything: bool = False) -> Iterator[str]:

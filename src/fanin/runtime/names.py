@@ -34,7 +34,19 @@ def find_job(name: str, buckets: int) -> Txn[str]:
         bucket = identity.bucket_of(keyed, buckets)
         if (yield from read.job(bucket, keyed)) is not None:
             return keyed
+        yield from _refuse_flow(name, buckets)
         raise UnknownJob(f"there is no job {name!r}: `fanin jobs` lists them")
     if len(found) > 1:
         raise UnknownJob(f"{name!r} begins several job ids ({', '.join(found[:3])}, …): give more of it")
     return found[0]
+
+
+def _refuse_flow(name: str, buckets: int) -> Txn[None]:
+    try:
+        yield from find_flow(name, buckets)
+    except UnknownJob:
+        return
+    raise UnknownJob(
+        f"{name!r} is a flow, and a job is meant: `fanin show {name}` names the jobs of its steps; the flow itself is "
+        "cancelled and redriven by `fanin flows`"
+    )

@@ -27,6 +27,8 @@ from fanin.runtime.task import Task
 
 _SAME_AGAIN = (Permanent, BadPayload, BadOption, KeyConflict, LimitExceeded)
 """What another attempt would meet again."""
+SAID_CHARS = 300
+"""So much of a message stands in a line."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -113,6 +115,14 @@ def error_json(kind: str, message: str, trace: str = "") -> str:
         if len(data) <= limits.ERROR_BYTES:
             return data.decode()
         share //= 2  # a character may take six bytes
+
+
+def in_a_line(error: str | None) -> str:
+    """What `error_json` made, as ``ValueError: first line of its message``."""
+    if error is None:
+        return ""
+    said: dict[str, Any] = msgspec.json.decode(error)
+    return f"{said.get('type', '')}: {said.get('message', '').partition(chr(10))[0][:SAID_CHARS]}"
 
 
 def _clean(text: str, limit: int) -> str:

@@ -12,6 +12,7 @@ from fanin.protocol import finish
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import Again, Apart, Txn, TxnFactory
 from fanin.runtime.executors import Running
+from fanin.runtime.outcome import in_a_line
 from fanin.stores.base import Store
 
 STEPWISE_JOBS = 1_000
@@ -108,5 +109,8 @@ def tell(report: Report, answer: Settled) -> bool:
             claim.job_id, claim.idx, claim.attempt, answer.verdict.value,
         )  # fmt: skip
     elif answer.verdict in (Verdict.OK, Verdict.LAST) and answer.status == "failed":
-        log.warning("job %s part %d failed for good at attempt %d", claim.job_id, claim.idx, claim.attempt)
+        log.warning(
+            "job %s part %d failed for good at attempt %d: %s", claim.job_id, claim.idx, claim.attempt,
+            in_a_line(report.error),
+        )  # fmt: skip
     return answer.verdict in (Verdict.LOST, Verdict.CLOSED)

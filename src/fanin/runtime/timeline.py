@@ -16,6 +16,7 @@ from fanin.domain.limits import HELD_SECONDS, NEVER_SECONDS
 from fanin.domain.model import JobRow
 from fanin.domain.timeline import Explanation, Hand, Moment, Trouble
 from fanin.protocol.explain import Known
+from fanin.runtime.outcome import in_a_line
 
 HANDS = 20
 SHORT = 13
@@ -79,8 +80,7 @@ def _attempts(known: Known) -> Iterator[Moment]:
 
 
 def _became(what: str, attempt: int, holder: int | None, error: str | None) -> str:
-    said: dict[str, Any] = msgspec.json.decode(error) if error else {}
-    why = f"{said.get('type', '')}: {said.get('message', '').partition(chr(10))[0]}" if said else ""
+    why = in_a_line(error)
     if what == "refused":
         if holder is not None and holder != attempt:
             return f"its report was refused, attempt {holder} held the part"
