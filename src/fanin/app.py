@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 import msgspec
 
 from fanin.domain import identity, limits
-from fanin.domain.durations import Duration, seconds
+from fanin.domain.durations import Duration, Instant, deadline, seconds
 from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownTask
 from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
@@ -178,6 +178,7 @@ class App:
         end: datetime | None = None,
         jitter: Duration = 0.0,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         tolerate: int | str | None = None,
@@ -213,7 +214,8 @@ class App:
             raise BadOption(f"{limits.SCHEDULES} schedules are declared, which is the limit")
         rule = make_rule(misfire, overlap, seconds(grace, "grace"), catch_up, seconds(jitter, "jitter"))
         options = {
-            "then": then, "then_stale_after": then_stale_after, "then_stale": then_stale,
+            "then": then, "then_give_up_after": then_give_up_after, "then_stale_after": then_stale_after,
+            "then_stale": then_stale,
             "give_up_after": give_up_after, "attempts": attempts, "queue": queue, "priority": priority,
             "meta": meta,
         }  # fmt: skip
@@ -228,6 +230,7 @@ class App:
         items: Iterable[Any],
         *,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         key: str | None = None,
@@ -236,6 +239,7 @@ class App:
         sample: int | None = None,
         quorum: int | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         attempts: int | None = None,
         queue: str | None = None,
@@ -253,6 +257,7 @@ class App:
         """Create a job with one part per item, ``task(item)`` each, and return it at once.
 
         then: the task that receives the `Joined` parts when the job has completed; created by the job's end, once.
+        then_give_up_after: end it so long after that, if it has not ended.
         then_stale_after, then_stale: if no worker has claimed it so long after that, it is too old to start:
         ``"skip"`` cancels it, ``"fail"`` fails it (default: it is run, however old).
         key: the same key and content again is the same job, another content is `KeyConflict`. Inside a handler a job
@@ -261,7 +266,8 @@ class App:
         fail_fast: close the job as soon as more have failed (default: only where ``tolerate`` is given).
         sample: with a share, judge it while running once so many parts have ended.
         quorum: complete as soon as so many parts have succeeded; the rest is abandoned.
-        give_up_after: end the job then, ``give_up="proceed"`` with what has arrived, or ``"abandon"``.
+        give_up_after, give_up_at: end the job then (so long after its creation, or at a datetime with a zone; at once
+        if that has passed), ``give_up="proceed"`` with what has arrived, or ``"abandon"``.
         delay: parts start no sooner. stripes: counters (default by size and database).
         within: a psycopg, apsw or sqlite3 connection whose open transaction shall hold the job.
         stream: write the parts in chunks while ``items`` is still being read; they run at once, and the job can end
@@ -279,8 +285,9 @@ class App:
         self._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = self._new_job(
-            task, policy, then=then, then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, policy, then=then, then_give_up_after=then_give_up_after,
+            then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
@@ -301,6 +308,7 @@ class App:
         task: Task[..., Any],
         *,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         key: str | None = None,
@@ -309,6 +317,7 @@ class App:
         sample: int | None = None,
         quorum: int | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         attempts: int | None = None,
         queue: str | None = None,
@@ -333,9 +342,9 @@ class App:
         self._own(task)
         new = self._new_job(
             task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then,
-            then_stale_after=then_stale_after, then_stale=then_stale, key=key,
-            give_up_after=give_up_after, attempts=attempts, queue=queue, priority=priority, delay=delay,
-            stripes=stripes, meta=meta, events=events,
+            then_give_up_after=then_give_up_after, then_stale_after=then_stale_after, then_stale=then_stale, key=key,
+            give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
+            priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         return OpenJob(self, self._producer(task, new), run=run)
@@ -355,6 +364,7 @@ class App:
         kwargs: dict[str, Any] | None = None,
         *,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         key: str | None = None,
@@ -363,6 +373,7 @@ class App:
         priority: int | None = None,
         delay: Duration = 0.0,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         meta: Any = None,
         events: Events | None = None,
         within: Any = None,
@@ -371,8 +382,9 @@ class App:
         """`submit` with the options of `map` that make sense for one part."""
         payload = self._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = self._new_job(
-            task, Policy(), then=then, then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, Policy(), then=then, then_give_up_after=then_give_up_after,
+            then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         self._create(new, Spool([payload], 1), within)
@@ -384,6 +396,7 @@ class App:
         *,
         key: str | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         fail_fast: bool = True,
         meta: Any = None,
@@ -392,10 +405,19 @@ class App:
 
         key: the same key and content again is the same flow. fail_fast: a step that fails, and for which no other
         provides, stops all of the flow (else: only what stands behind it). When the flow fails or is cancelled, what
-        its steps have done is undone in the reverse order, where they say how. give_up_after: stop it then; with
-        ``give_up="proceed"`` what is done stays as it is. Raises `BadOption`.
+        its steps have done is undone in the reverse order, where they say how. give_up_after, give_up_at: stop it
+        then; with ``give_up="proceed"`` what is done stays as it is. Raises `BadOption`.
         """
-        return Flow(self, name, key=key, give_up_after=give_up_after, give_up=give_up, fail_fast=fail_fast, meta=meta)
+        return Flow(
+            self,
+            name,
+            key=key,
+            give_up_after=give_up_after,
+            give_up_at=give_up_at,
+            give_up=give_up,
+            fail_fast=fail_fast,
+            meta=meta,
+        )
 
     def flow_run(self, name: str) -> FlowRun:
         """The flow of an id, of the beginning of one, or of a key. Raises `UnknownJob`."""
@@ -471,6 +493,7 @@ class App:
         policy: Policy,
         *,
         then: Task[..., Any] | None,
+        then_give_up_after: Duration | None,
         then_stale_after: Duration | None,
         then_stale: str,
         key: str | None,
@@ -481,6 +504,7 @@ class App:
         delay: Duration,
         stripes: int | None,
         meta: Any,
+        give_up_at: Instant | None = None,
         events: Events | None = None,
         width: int | None = None,
     ) -> NewJob:
@@ -494,10 +518,14 @@ class App:
         successor = None
         if then is not None:
             check_successor(self._own(then), task)
-            spec = spec_of(then, priority, *make_stale(then_stale_after, then_stale, "then_"))
+            wait = None if then_give_up_after is None else seconds(then_give_up_after, "then_give_up_after")
+            spec = spec_of(then, priority, *make_stale(then_stale_after, then_stale, "then_"), wait)
             successor = msgspec.json.encode(spec).decode()
-        elif then_stale_after is not None or then_stale != "run":
-            raise BadOption(f"then_stale_after={then_stale_after!r}, then_stale={then_stale!r}: give then= too")
+        elif then_stale_after is not None or then_stale != "run" or then_give_up_after is not None:
+            raise BadOption(
+                f"then_give_up_after={then_give_up_after!r}, then_stale_after={then_stale_after!r}, "
+                f"then_stale={then_stale!r}: give then= too"
+            )
         parent = running_part()
         if key is not None:
             job_id = identity.keyed_job_id(key)
@@ -509,7 +537,7 @@ class App:
                 f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
                 "jobs that start jobs of their own kind must stop somewhere"
             )
-        wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        after, at = deadline(give_up_after, give_up_at)
         return NewJob(
             id=job_id,
             bucket=self.store.bucket(job_id),
@@ -521,7 +549,8 @@ class App:
             stripes=stripes or 1,
             policy=msgspec.json.encode(policy).decode(),
             successor=successor,
-            give_up_after=wait,
+            give_up_after=after,
+            give_up_at=at,
             delay=seconds(delay, "delay"),
             parent_id=above.id if above else None,
             root_id=(above.root_id or above.id) if above else None,

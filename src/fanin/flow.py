@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fanin.domain import flows, identity, limits
-from fanin.domain.durations import Duration, seconds
+from fanin.domain.durations import Duration, Instant, deadline, seconds
 from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
 from fanin.domain.flows import EXPAND, FlowRow, Plan, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob, Spec
@@ -72,6 +72,7 @@ class Flow:
         *,
         key: str | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         fail_fast: bool = True,
         meta: Any = None,
@@ -83,7 +84,7 @@ class Flow:
         if give_up not in ("proceed", "abandon"):
             raise BadOption(f"give_up={give_up!r}: 'proceed' (what is done stays) or 'abandon' (it is undone)")
         self.key = key
-        self._give_up_after = None if give_up_after is None else seconds(give_up_after, "give_up_after")
+        self._give_up_after, self._give_up_at = deadline(give_up_after, give_up_at)
         self._give_up = give_up
         self._fail_fast = bool(fail_fast)
         self._meta = None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES)
@@ -226,9 +227,9 @@ class Flow:
         flow_id = identity.keyed_flow_id(self.key) if self.key is not None else identity.new_job_id()
         bucket = self._app.store.bucket(flow_id)
         number = {name: n for n, name in enumerate(self._steps)}
-        hashed = identity.request_hash(
-            self.name.encode(), str((self._fail_fast, self._give_up, self._give_up_after)).encode()
-        )
+        options: tuple[Any, ...] = (self._fail_fast, self._give_up, self._give_up_after)
+        options += () if self._give_up_at is None else (f"at {self._give_up_at}",)
+        hashed = identity.request_hash(self.name.encode(), str(options).encode())
         jobs, steps = [], []
         for name, step in self._steps.items():
             n, after = number[name], [number[one] for one in named[name]]
@@ -245,7 +246,7 @@ class Flow:
         return NewFlow(
             id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,
             jobs=jobs, fail_fast=self._fail_fast, give_up_policy=self._give_up, give_up_after=self._give_up_after,
-            meta=self._meta, listeners=self._app._heard_by(),
+            give_up_at=self._give_up_at, meta=self._meta, listeners=self._app._heard_by(),
         )  # fmt: skip
 
     def _named(self, one: Step | str, of: Step) -> str:
@@ -387,7 +388,7 @@ class FlowRun:
         stopped = self._app.store.run(lambda: flow.cancel(self._bucket, self.id, reason))
         for step in self.steps() if stopped else ():
             if step.status == "running" and (job_id := step.job_id) is not None:
-                self._app.store.run(lambda: close.cancel(self._bucket, job_id, "its flow has been stopped"))
+                self._app.store.run(lambda: close.cancel(self._bucket, job_id, flow.STOPPED))
         return stopped
 
     def redrive(self, give_up_after: Duration | None = None) -> int:

@@ -197,6 +197,8 @@ def _check(app: App, task: Task[..., Any], options: dict[str, Any]) -> None:
     if options["then"] is not None:
         check_successor(app._own(options["then"]), task)
     make_stale(options["then_stale_after"], options["then_stale"], "then_")
+    if options["then_give_up_after"] is not None:
+        seconds(options["then_give_up_after"], "then_give_up_after")
     if options["attempts"] is not None:
         check_attempts(options["attempts"])
     if options["queue"] is not None:

@@ -14,7 +14,7 @@ from fanin.aio.runner import Runner, ThreadRunner
 from fanin.aio.schedule import AsyncSchedule
 from fanin.app import App, check_grows, encoded, encoder
 from fanin.domain import limits
-from fanin.domain.durations import Duration, seconds
+from fanin.domain.durations import Duration, Instant, seconds
 from fanin.domain.errors import BadOption
 from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
@@ -128,6 +128,7 @@ class AsyncApp:
         end: datetime | None = None,
         jitter: Duration = 0.0,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         tolerate: int | str | None = None,
@@ -144,7 +145,8 @@ class AsyncApp:
         """See `App.schedule`. Not awaited: nothing is written. A function for ``items`` is a plain one."""
         made = self._app.schedule(
             name, cron, task, items, tz=tz, misfire=misfire, overlap=overlap, grace=grace, catch_up=catch_up,
-            start=start, end=end, jitter=jitter, then=then, then_stale_after=then_stale_after,
+            start=start, end=end, jitter=jitter, then=then, then_give_up_after=then_give_up_after,
+            then_stale_after=then_stale_after,
             then_stale=then_stale, tolerate=tolerate, fail_fast=fail_fast, sample=sample,
             quorum=quorum, give_up_after=give_up_after, give_up=give_up, attempts=attempts, queue=queue,
             priority=priority, meta=meta,
@@ -173,6 +175,7 @@ class AsyncApp:
         items: Iterable[Any] | AsyncIterable[Any],
         *,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         key: str | None = None,
@@ -181,6 +184,7 @@ class AsyncApp:
         sample: int | None = None,
         quorum: int | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         attempts: int | None = None,
         queue: str | None = None,
@@ -199,8 +203,9 @@ class AsyncApp:
         self._app._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = await self._new(
-            task, policy, then=then, then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, policy, then=then, then_give_up_after=then_give_up_after,
+            then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
@@ -222,6 +227,7 @@ class AsyncApp:
         task: Task[..., Any],
         *,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         key: str | None = None,
@@ -230,6 +236,7 @@ class AsyncApp:
         sample: int | None = None,
         quorum: int | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         attempts: int | None = None,
         queue: str | None = None,
@@ -249,8 +256,9 @@ class AsyncApp:
         @asynccontextmanager
         async def opened() -> AsyncIterator[AsyncOpenJob]:
             new = await self._new(
-                task, policy, then=then, then_stale_after=then_stale_after, then_stale=then_stale,
-                key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+                task, policy, then=then, then_give_up_after=then_give_up_after,
+                then_stale_after=then_stale_after, then_stale=then_stale,
+                key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
                 priority=priority, delay=delay, stripes=stripes, meta=meta, events=events, width=width,
             )  # fmt: skip
             async with AsyncOpenJob(self, self._app._producer(task, new), run=run) as job:
@@ -269,6 +277,7 @@ class AsyncApp:
         kwargs: dict[str, Any] | None = None,
         *,
         then: Task[..., Any] | None = None,
+        then_give_up_after: Duration | None = None,
         then_stale_after: Duration | None = None,
         then_stale: str = "run",
         key: str | None = None,
@@ -277,6 +286,7 @@ class AsyncApp:
         priority: int | None = None,
         delay: Duration = 0.0,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         meta: Any = None,
         events: Events | None = None,
         within: Any = None,
@@ -285,8 +295,9 @@ class AsyncApp:
         """See `App.submit_with`."""
         payload = self._app._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = await self._new(
-            task, Policy(), then=then, then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, attempts=attempts, queue=queue,
+            task, Policy(), then=then, then_give_up_after=then_give_up_after,
+            then_stale_after=then_stale_after, then_stale=then_stale,
+            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         await self._create(new, Spool([payload], 1), within)
@@ -298,13 +309,20 @@ class AsyncApp:
         *,
         key: str | None = None,
         give_up_after: Duration | None = None,
+        give_up_at: Instant | None = None,
         give_up: str = "abandon",
         fail_fast: bool = True,
         meta: Any = None,
     ) -> AsyncFlow:
         """See `App.flow`. Not awaited: nothing is written before `AsyncFlow.start`."""
         made = self._app.flow(
-            name, key=key, give_up_after=give_up_after, give_up=give_up, fail_fast=fail_fast, meta=meta
+            name,
+            key=key,
+            give_up_after=give_up_after,
+            give_up_at=give_up_at,
+            give_up=give_up,
+            fail_fast=fail_fast,
+            meta=meta,
         )
         return AsyncFlow(self, made)
 

@@ -1,15 +1,17 @@
-"""Durations as people write them: ``30``, ``"45s"``, ``"10m"``, ``"1h30m"``, ``"2d"``, or a timedelta."""
+"""Durations as people write them: ``30``, ``"45s"``, ``"10m"``, ``"1h30m"``, ``"2d"``, or a timedelta. And instants: a
+datetime with a zone, or seconds since the epoch."""
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from fanin.domain import limits
 from fanin.domain.errors import BadOption
 
 Duration = float | int | str | timedelta
+Instant = float | int | datetime
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])")
@@ -33,3 +35,24 @@ def seconds(value: Duration, name: str = "duration") -> float:
     if not math.isfinite(found) or found < 0:
         raise BadOption(f"{name}={value!r}: must be zero or more, and finite")
     return min(found, limits.DELAY_SECONDS_MAX)
+
+
+def instant(value: Instant, name: str) -> float:
+    """``value`` in seconds since the epoch. Raises `BadOption` naming ``name``, also for a datetime without a zone."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.timestamp()
+    if isinstance(value, float | int) and not isinstance(value, bool) and abs(value) <= limits.INSTANT_SECONDS_MAX:
+        return float(value)
+    raise BadOption(
+        f"{name}={value!r}: give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC), or seconds "
+        "since the epoch"
+    )
+
+
+def deadline(after: Duration | None, at: Instant | None) -> tuple[float | None, float | None]:
+    """``give_up_after`` and ``give_up_at``, at most one of them. Raises `BadOption`."""
+    if after is not None and at is not None:
+        raise BadOption(f"give_up_after={after!r} and give_up_at={at!r}: give one of them")
+    return (
+        None if after is None else seconds(after, "give_up_after"), None if at is None else instant(at, "give_up_at")
+    )  # fmt: skip

@@ -75,6 +75,8 @@ LEASE_SECONDS_MIN = 0.5
 LEASE_SECONDS_MAX = 7 * 86_400.0
 DELAY_SECONDS_MAX = 365 * 86_400.0
 """Back-off, delay and give-up times are cut to a year: no arithmetic on them can overflow."""
+INSTANT_SECONDS_MAX = 253_402_300_799
+"""The end of the year 9999, the last that a datetime knows."""
 NEVER_SECONDS = 253_402_300_799.0
 """The last second of the year 9999: when a part is due that waits for a nested job."""
 HELD_SECONDS = 1e12

@@ -119,6 +119,8 @@ class NewJob(msgspec.Struct, frozen=True):
     successor: str | None = None
     planned: int | None = None
     give_up_after: float | None = None
+    give_up_at: float | None = None
+    """A moment, where it is not so long after the creation."""
     delay: float = 0.0
     parent_id: str | None = None
     root_id: str | None = None

@@ -12,13 +12,16 @@ from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJo
 from fanin.domain.flows import FlowRow, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob
 from fanin.domain.states import FLOW_STATES, JOB_ENDED, STEP_UNDONE, check_state
-from fanin.protocol import advance, deeds, effect, redrive, submit
+from fanin.protocol import advance, close, deeds, effect, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
 from fanin.protocol.steps import Again, Room, Txn, TxnFactory, one
 from fanin.protocol.submit import Chunks
 
 SQL = Room("flow")
+
+STOPPED = "its flow has been stopped"
+"""Why the jobs of its running steps are cancelled."""
 
 
 class NewStep(msgspec.Struct, frozen=True):
@@ -48,6 +51,8 @@ class NewFlow(msgspec.Struct, frozen=True):
     fail_fast: bool = True
     give_up_policy: str = "abandon"
     give_up_after: float | None = None
+    give_up_at: float | None = None
+    """A moment, where it is not so long after the start."""
     meta: str | None = None
     listeners: str | None = None
     """By the type of the event, the jobs (`Spec`) that listen to it."""
@@ -63,7 +68,7 @@ def create(flow: NewFlow) -> Txn[bool]:
     fresh = yield SQL.create_flow(
         bucket=flow.bucket, id=flow.id, name=flow.name, key=flow.key, request_hash=flow.request_hash,
         fail_fast=flow.fail_fast, give_up_policy=flow.give_up_policy, running=running, meta=flow.meta,
-        give_up_after=flow.give_up_after, listeners=flow.listeners,
+        give_up_after=flow.give_up_after, give_up_at=flow.give_up_at, listeners=flow.listeners,
     )  # fmt: skip
     if not fresh:
         ((standing,),) = yield SQL.find_flow(bucket=flow.bucket, id=flow.id)
@@ -88,7 +93,16 @@ def create(flow: NewFlow) -> Txn[bool]:
     yield SQL.create_steps(bucket=flow.bucket, flow_id=flow.id, rows=rows)
     for job, parts, chunks in flow.jobs:
         yield from submit.create(job, parts, chunks)
+    if flow.give_up_at is not None or flow.give_up_after == 0:
+        yield from _stop_if_late(flow)
     return True
+
+
+def _stop_if_late(flow: NewFlow) -> Txn[None]:
+    """A deadline that has passed before the flow began stops it at once: no worker starts what stands first."""
+    if (yield from give_up(flow.bucket, flow.id)):
+        for job, *_ in flow.jobs:
+            yield from close.cancel(flow.bucket, job.id, STOPPED)
 
 
 def cancel(bucket: int, flow_id: str, reason: str | None = None) -> Txn[bool]:

@@ -10,7 +10,7 @@ SELECT request_hash FROM fanin.flow WHERE bucket = :bucket AND id = :id;
 INSERT INTO fanin.flow (bucket, id, name, key, request_hash, status, fail_fast, give_up_policy, running, meta, created_at,
     give_up_at, listeners)
 VALUES (:bucket, :id, :name, :key, :request_hash, 'running', :fail_fast, :give_up_policy, :running, :meta,
-    fanin.clock(), fanin.clock() + :give_up_after, :listeners)
+    fanin.clock(), coalesce(:give_up_at, fanin.clock() + :give_up_after), :listeners)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING id;
 

@@ -271,6 +271,7 @@ def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[in
         failure_events=job.failure_events,
         progress_every=job.progress_every,
         give_up_after=job.give_up_after,
+        give_up_at=job.give_up_at,
         stale_after=job.stale_after,
         stale=job.stale,
     )

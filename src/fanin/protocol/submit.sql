@@ -23,7 +23,8 @@ VALUES (:bucket, :id, :task, :queue, :key, :request_hash, :status, :planned, :se
         WHERE p.bucket = :bucket AND p.queue = :queue AND p.priority = :priority AND p.ready),
     :priority, :attempts, :policy, :successor, :parent_id, :root_id, :step, :depth, :meta, :listeners,
     :waiter_id, :waiter_idx, :flow_id, :flow_step, :width, :tree_weight, :batch, :spawn_from, :failure_events,
-    :progress_every, fanin.clock() + :progress_every, fanin.clock(), fanin.clock() + :give_up_after,
+    :progress_every, fanin.clock() + :progress_every, fanin.clock(),
+    coalesce(:give_up_at, fanin.clock() + :give_up_after),
     fanin.clock() + :stale_after, :stale)
 ON CONFLICT (bucket, id) DO NOTHING
 RETURNING turn;

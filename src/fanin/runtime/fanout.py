@@ -181,10 +181,16 @@ def _plain(problem: Exception) -> str:
     return text.encode("utf-8", "backslashreplace").decode()[: limits.REASON_CHARS]
 
 
-def spec_of(task: Task[..., Any], above: int, stale_after: float | None = None, stale: str | None = None) -> Spec:
+def spec_of(
+    task: Task[..., Any],
+    above: int,
+    stale_after: float | None = None,
+    stale: str | None = None,
+    give_up_after: float | None = None,
+) -> Spec:
     """The successor that runs ``task`` after parts of the priority ``above``: it never waits behind them."""
     priority = min(max(above, task.priority) + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX)
     return Spec(
         task=task.name, queue=task.queue, attempts=task.attempts, priority=priority,
-        stale_after=stale_after, stale=stale,
+        stale_after=stale_after, stale=stale, give_up_after=give_up_after,
     )  # fmt: skip

@@ -77,7 +77,7 @@ class Feed:
     """
 
     def __init__(self, new: NewJob, width: int) -> None:
-        self._keep = new.give_up_after is not None
+        self._keep = new.give_up_after is not None or new.give_up_at is not None
         self._asked = new
         self._new = new if self._keep else msgspec.structs.replace(new, give_up_after=limits.OPEN_SECONDS)
         self._width = width
@@ -166,6 +166,8 @@ def content_hash(new: NewJob, digest: str) -> str:
     )  # fmt: skip
     if new.width is not None:
         pieces += (str(new.width),)
+    if new.give_up_at is not None:
+        pieces += (f"at {new.give_up_at}",)
     return identity.request_hash(*(piece.encode() for piece in pieces)).hexdigest()
 
 
