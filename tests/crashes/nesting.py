@@ -208,3 +208,22 @@ def forget_nested(stage: Stage) -> TxnFactory[bool]:
     job_id, nested = orphan(stage)
     stage.store.run(lambda: nest.abandon(BUCKET, nested, job_id, 0))
     return lambda: nest.forget(BUCKET, job_id, 0)
+
+
+def all_waiting(stage: Stage) -> list[Claim]:
+    """The claims of two nested jobs, for which all parts of a job wait."""
+    stage.job(2)
+    for one in stage.claims(2):
+        stage.waiting(one, priority=5)
+    return stage.claims(2)
+
+
+@row("finish.settle", "a batch in which two nested jobs end, and the job above")
+def rises_in_a_crowd(stage: Stage) -> TxnFactory[list[Settled]]:
+    return settling(*map(succeed, all_waiting(stage)))
+
+
+@row("finish.settle", "a batch in which two nested jobs end, one badly")
+def rises_in_a_crowd_and_fails(stage: Stage) -> TxnFactory[list[Settled]]:
+    good, bad = all_waiting(stage)
+    return settling(succeed(good), failure(bad))

@@ -30,6 +30,7 @@ PIECES = {
     "effect.register": "finish.settle",
     "finish.reap": "lease.reap",
     "counting.count": "finish.settle",
+    "counting.count_held": "finish.settle",
     "ending.end": "finish.settle",
     "ending.end_emptied": "submit.seal",
     "finish.write": "finish.settle",

@@ -17,6 +17,7 @@ from tests.races import (
     races_outbox,
     races_policies,
     races_purge,
+    races_rising,
     races_runs,
     races_schedules,
     races_split,
@@ -27,7 +28,7 @@ from tests.races.scenarios import CROWDS, RACES
 
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
-    races_streams, races_growth, races_nested, races_crowded, races_purge, races_schedules, races_flows, races_graph,
-    races_split, races_stale, races_deadlines,
+    races_streams, races_growth, races_nested, races_rising, races_crowded, races_purge, races_schedules, races_flows,
+    races_graph, races_split, races_stale, races_deadlines,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

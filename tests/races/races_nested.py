@@ -7,14 +7,14 @@ from typing import Any
 from fanin.domain.errors import LeaseLost, NotAllowedNow
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, nest, redrive
-from fanin.protocol.steps import Again, Apart, Txn
+from fanin.protocol import close, nest, redrive
+from fanin.protocol.steps import Again, Txn
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
 from tests.races.arena import Arena, canceller, reaper, redriver, renewer, said, skipper, sweeper
 from tests.races.scenarios import race
-from tests.races.stage import BUCKET, LAPSED, succeed
+from tests.races.stage import BUCKET, LAPSED
 
 
 def waits(arena: Arena, above: int = 1, **options: Any) -> tuple[str, Claim, str, Claim]:
@@ -281,34 +281,3 @@ def abandon_and_nest(arena: Arena) -> list[Actor]:
         said("B", lambda: nest.abandon(BUCKET, nested, job_id, 0), "ABANDONED", "LEFT"),
         Actor("N", run_again),
     ]
-
-
-# Several levels in one batch.
-
-
-def apart(arena: Arena, name: str, *claims: Claim) -> Actor:
-    """A worker that reports a batch, and job by job where that is refused."""
-    reports = [succeed(claim) for claim in claims]
-
-    def script() -> Script:
-        try:
-            settled = yield lambda: finish.settle(BUCKET, reports, name)
-        except Apart:
-            settled = []
-            for report in reports:
-                settled += yield lambda report=report: finish.settle(BUCKET, [report], name)  # type: ignore[misc]
-        arena.answers += zip(reports, settled, strict=True)
-        return "+".join(answer.verdict.name for answer in settled)
-
-    return Actor(name, script)
-
-
-@race("a batch over two levels, and the cancel of the upper job", "A=LAST+CLOSED C=CANCELLED", "A=LAST+LAST C=LATE",
-preemptions=1)  # fmt: skip
-def levels_and_cancel(arena: Arena) -> list[Actor]:
-    """The batch goes up from one of its jobs into another, whose counter it has taken already."""
-    job_id = arena.job(2, successor=None)
-    one, other = arena.claims(2)
-    arena.waiting(one, priority=5)
-    (last,) = arena.claims(1)
-    return [apart(arena, "A", last, other), canceller("C", job_id)]

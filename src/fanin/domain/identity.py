@@ -89,6 +89,11 @@ def _relative(name: str, job_id: str, rank: int) -> str:
     return str(uuid.UUID(bytes=first.to_bytes(_RANK_BYTES) + own[_RANK_BYTES:-_TAIL_BYTES] + other[-_TAIL_BYTES:]))
 
 
+def rank(job_id: str) -> str:
+    """Of a nested job, that before the rank of the job that waits for it: see `nested_id`."""
+    return job_id[: 2 * _RANK_BYTES]
+
+
 def child_id(parent_id: str, idx: int, number: int) -> str:
     """The id of job ``number``, from 0, that the handler of part ``idx`` of ``parent_id`` makes: the same each time
     the part is run, so that an attempt that follows another finds its jobs instead of making them again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from fanin.domain.events import PAYLOAD_VERSION, PartFailed
 from fanin.domain.policy import Counts, Ending, Policy
 from fanin.protocol import growth
 from fanin.protocol.growth import Spawner
-from fanin.protocol.steps import Room, Txn, one
+from fanin.protocol.steps import Room, Rows, Txn, one
 
 SQL = Room("counting")
 
@@ -43,6 +44,8 @@ class Counted(msgspec.Struct, frozen=True):
     closed: frozenset[str] = frozenset()
     refused: dict[tuple[str, int], Refused] = {}
     endings: Endings = {}
+    going_on: bool = False
+    """Whether the row of a job is held now that does not end."""
 
 
 def count(
@@ -59,14 +62,7 @@ def count(
     Goes through the jobs once for the stripes and once for the job rows, each time in ascending order.
     """
     tally = Counter(changes)
-    policies: dict[str, Policy] = {}
-    told: dict[str, list[Failed]] = {}
-    for job_id in sorted({job_id for job_id, _, status in tally if status == "failed"}):
-        text, events = one((yield SQL.policy(bucket=bucket, job_id=job_id)))
-        policies[job_id] = policy.decode(text)
-        if events:
-            told[job_id] = sorted(part for part in failed if part[0] == job_id)
-
+    policies, told = yield from _of_failed(bucket, tally, failed)
     closed: set[str] = set()
     refused: dict[tuple[str, int], Refused] = {}
     early: Endings = {}
@@ -78,10 +74,7 @@ def count(
         if judges:
             yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
         for _, stripe in keys:
-            numbers = {
-                "bucket": bucket, "job_id": job_id, "stripe": stripe,
-                "succeeded": tally[job_id, stripe, "succeeded"], "failed": tally[job_id, stripe, "failed"],
-            }  # fmt: skip
+            numbers = _numbers(bucket, tally, job_id, stripe)
             counted = yield SQL.count_down(**numbers, locked=judges)
             if not counted and not judges:
                 # Closed, or successes are judged too; the stripes of a job agree in both. Only a judged one may be
@@ -105,26 +98,79 @@ def count(
                 early[job_id] = verdict
     if closed or refused:
         return Counted(frozenset(closed), refused)
+    return (yield from _decided(bucket, early, emptied, told))
 
+
+def count_held(
+    bucket: int, changes: Iterable[Change], failed: Iterable[Failed], judging: frozenset[str]
+) -> Txn[Counted]:
+    """`count` for a caller that holds the stripes and has found them open; of the jobs in ``judging`` all of them."""
+    tally = Counter(changes)
+    policies, told = yield from _of_failed(bucket, tally, failed)
+    counted: dict[tuple[str, int], Rows] = {}
+    for job_id, stripe in sorted({key[:2] for key in tally}):  # all are sent before any is looked at
+        counted[job_id, stripe] = yield SQL.count_down(**_numbers(bucket, tally, job_id, stripe), locked=True)
+    emptied: Counter[str] = Counter()
+    for (job_id, _), rows in counted.items():
+        remaining, sealed = one(rows)
+        emptied[job_id] += remaining == 0 and bool(sealed)
+    early: Endings = {}
+    for job_id in sorted(judging & emptied.keys()):
+        verdict = yield from _judge(bucket, job_id, policies.get(job_id))
+        if verdict is not None:
+            early[job_id] = verdict
+    return (yield from _decided(bucket, early, emptied, told))
+
+
+def _of_failed(
+    bucket: int, tally: Mapping[Change, int], failed: Iterable[Failed]
+) -> Txn[tuple[dict[str, Policy], dict[str, list[Failed]]]]:
+    """Of the jobs with parts that have failed: their policies, and the parts, where the job has an event for each."""
+    policies: dict[str, Policy] = {}
+    told: dict[str, list[Failed]] = {}
+    for job_id in sorted({job_id for job_id, _, status in tally if status == "failed"}):
+        text, events = one((yield SQL.policy(bucket=bucket, job_id=job_id)))
+        policies[job_id] = policy.decode(text)
+        if events:
+            told[job_id] = sorted(part for part in failed if part[0] == job_id)
+    return policies, told
+
+
+def _numbers(bucket: int, tally: Mapping[Change, int], job_id: str, stripe: int) -> dict[str, Any]:
+    succeeded, failed = (tally.get((job_id, stripe, status), 0) for status in ("succeeded", "failed"))
+    return {"bucket": bucket, "job_id": job_id, "stripe": stripe, "succeeded": succeeded, "failed": failed}
+
+
+def _decided(
+    bucket: int, early: Endings, emptied: Mapping[str, int], told: Mapping[str, Sequence[Failed]]
+) -> Txn[Counted]:
+    """The job rows: ``early`` says which jobs their policy ends, ``emptied`` how many stripes have become empty."""
     for job_id in sorted(early):
         yield SQL.close_stripes(bucket=bucket, job_id=job_id)
     natural = yield from emptied_jobs(bucket, {job_id: n for job_id, n in emptied.items() if job_id not in early}, told)
-    return Counted(endings={**early, **natural})
+    return Counted(endings={**early, **natural.endings}, going_on=natural.going_on)
 
 
-def emptied_jobs(bucket: int, emptied: dict[str, int], told: Mapping[str, Sequence[Failed]] = UNTOLD) -> Txn[Endings]:
+def emptied_jobs(
+    bucket: int, emptied: Mapping[str, int], told: Mapping[str, Sequence[Failed]] = UNTOLD
+) -> Txn[Counted]:
     """Take so many stripes that have just become empty off their jobs, and announce failures, job by job. How the jobs
     end that have none left."""
-    endings: Endings = {}
+    counted: dict[str, Rows] = {}
     for job_id in sorted({*(job_id for job_id, n in emptied.items() if n), *told}):
         if job_id in told:
             yield from _announce(bucket, job_id, told[job_id])
-        if not emptied.get(job_id):
-            continue
-        ((open_stripes,),) = yield SQL.count_stripes(bucket=bucket, job_id=job_id, emptied=emptied[job_id])
-        if open_stripes == 0:
-            endings[job_id] = yield from natural_end(bucket, job_id)
-    return endings
+        if emptied.get(job_id):
+            counted[job_id] = yield SQL.count_stripes(bucket=bucket, job_id=job_id, emptied=emptied[job_id])
+    ended = [job_id for job_id, rows in counted.items() if one(rows)[0] == 0]
+    known = {}
+    for job_id in ended:  # all are asked before any is looked at
+        known[job_id] = (yield SQL.policy(bucket=bucket, job_id=job_id)), (yield SQL.sums(bucket=bucket, job_id=job_id))
+    endings: Endings = {}
+    for job_id, (rule, totals) in known.items():
+        counts = _counts(totals)
+        endings[job_id] = policy.natural_end(policy.decode(one(rule)[0]), counts), counts
+    return Counted(endings=endings, going_on=len(ended) < len(counted) or bool(told.keys() - endings.keys()))
 
 
 def _announce(bucket: int, job_id: str, failed: Sequence[Failed]) -> Txn[None]:
@@ -165,5 +211,9 @@ def _policy(bucket: int, job_id: str) -> Txn[Policy]:
 
 def sums(bucket: int, job_id: str) -> Txn[Counts]:
     """The totals over a job's stripes, all of which this transaction holds or knows to be final."""
-    created, remaining, succeeded, failed, sealed = one((yield SQL.sums(bucket=bucket, job_id=job_id)))
+    return _counts((yield SQL.sums(bucket=bucket, job_id=job_id)))
+
+
+def _counts(totals: Rows) -> Counts:
+    created, remaining, succeeded, failed, sealed = one(totals)
     return Counts(int(created), int(remaining), int(succeeded), int(failed), bool(sealed))

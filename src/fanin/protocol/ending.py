@@ -5,7 +5,7 @@ The stripes of each job that ends are held by this transaction, or were emptied 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,12 +13,12 @@ import msgspec
 from fanin.domain import identity
 from fanin.domain.events import PAYLOAD_VERSION, EndedBy
 from fanin.domain.model import Spec
-from fanin.domain.policy import Ending
+from fanin.domain.policy import Counts, Ending
 from fanin.protocol import advance, counting, waiting
 from fanin.protocol.advance import Moved
 from fanin.protocol.born import Born, refused_facts
-from fanin.protocol.counting import Endings
-from fanin.protocol.steps import Apart, Room, Txn, one
+from fanin.protocol.counting import Counted, Endings
+from fanin.protocol.steps import Apart, Room, Rows, Txn, one
 from fanin.protocol.waiting import Risen
 
 SQL = Room("ending")
@@ -28,6 +28,32 @@ Event = tuple[str, int, int, dict[str, Any]]
 
 By = Callable[[str], EndedBy | None]
 """Job id to the attempt that ended it. Asked only of jobs that end."""
+
+
+class Held(NamedTuple):
+    """What a transaction holds of several jobs: a stripe of each up to ``last``. ``going_on``: also the row of one that
+    does not end by it."""
+
+    last: str | None
+    going_on: bool = False
+
+    @staticmethod
+    def of(jobs: Iterable[str], going_on: bool) -> Held:
+        """``jobs``: those of which it holds stripes."""
+        several = set(jobs)
+        return Held(max(several), going_on) if len(several) > 1 else ALONE
+
+    def may_go_up(self, risen: Sequence[Risen]) -> bool:
+        """Whether the stripes of the jobs above are locked after all that is held, as everybody else locks them."""
+        return self.last is None or (not self.going_on and min(one.job_id for one in risen) > self.last)
+
+    def and_above(self, risen: Sequence[Risen], counted: Counted) -> Held:
+        """With those, which were counted."""
+        return self if self.last is None else Held(max(one.job_id for one in risen), counted.going_on)
+
+
+ALONE = Held(None)
+"""One job: the part that waits for it stands in one that sorts after it, and so on."""
 
 
 def nobody(job_id: str) -> EndedBy | None:
@@ -40,34 +66,30 @@ def end_emptied(bucket: int, job_id: str) -> Txn[None]:
     yield from end(bucket, {job_id: (yield from counting.natural_end(bucket, job_id))})
 
 
-def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> Txn[None]:
+def end(bucket: int, endings: Endings, by: By = nobody, held: Held = ALONE) -> Txn[None]:
     """The end of runs: state, event and successor together. The stripes of each job are held or emptied by us.
 
     A part that waits for such a job is settled here too, and may end the job above in its turn. So is the step of a
-    flow that such a job ran, which may start others. ``crowd``: this
-    transaction holds rows of several jobs; then one that somebody waits for has to be settled `Apart`.
+    flow that such a job ran, which may start others. ``held``: what else this transaction holds. Raises `Apart` if it
+    would not go on in the order of locks.
     """
     events: list[Event] = []
     born: list[Born] = []
     moved: list[Moved] = []
     while endings:
         risen: list[Risen] = []
-        for job_id, (how, counts) in sorted(endings.items()):
-            abandoned = counts.remaining + counts.abandoned  # those that this end leaves behind, and of earlier runs
-            ended = Ended(
-                *one(
-                    (
-                        yield SQL.end_job(
-                            bucket=bucket, job_id=job_id, status=how.status, outcome=how.outcome, reason=how.reason,
-                            succeeded=counts.succeeded, failed=counts.failed, abandoned=abandoned,
-                        )
-                    )
-                )
+        answers: dict[str, Rows] = {}
+        for job_id, (how, counts) in sorted(endings.items()):  # all are sent before any is looked at
+            answers[job_id] = yield SQL.end_job(
+                bucket=bucket, job_id=job_id, status=how.status, outcome=how.outcome, reason=how.reason,
+                succeeded=counts.succeeded, failed=counts.failed, abandoned=_abandoned(counts),
             )  # fmt: skip
+        for job_id, rows in answers.items():
+            (how, counts), ended = endings[job_id], Ended(*one(rows))
             facts = {
                 "job_id": job_id, "run": ended.run, "status": how.status, "outcome": how.outcome,
                 "reason": how.reason, "succeeded": counts.succeeded, "failed": counts.failed,
-                "abandoned": abandoned, "key": ended.key, "task": ended.task, "ended_by": by(job_id),
+                "abandoned": _abandoned(counts), "key": ended.key, "task": ended.task, "ended_by": by(job_id),
             }  # fmt: skip
             events.append((job_id, ended.run, ended.seq, facts))
             children = _followers(job_id, ended, how, facts)
@@ -76,12 +98,12 @@ def end(bucket: int, endings: Endings, by: By = nobody, crowd: bool = False) -> 
             if ended.flow_id is not None and ended.flow_step is not None:
                 end = "done" if how.status == "completed" else "skipped" if how.skipped else "failed"
                 moved.append(Moved(ended.flow_id, ended.flow_step, job_id, end, _said(job_id, how)))
-        if risen and crowd:
+        if not risen:
+            break
+        if not held.may_go_up(risen):
             raise Apart
-        endings = {}
-        for one_risen in risen:
-            endings |= yield from waiting.rise(bucket, one_risen)
-        by = nobody
+        counted = yield from waiting.rise(bucket, risen)
+        endings, by, held = counted.endings, nobody, held.and_above(risen, counted)
     if moved:
         born += yield from advance.advance(bucket, moved)
     for child in born:
@@ -98,6 +120,11 @@ def announce_refused(bucket: int, job_id: str, task: str, reason: str) -> Txn[No
     """The event of a job that was born ended."""
     key, payload = identity.finished_key(job_id, 1), _payload(refused_facts(job_id, task, reason))
     yield SQL.announce(bucket=bucket, event_key=key, job_id=job_id, seq=1, payload=payload)
+
+
+def _abandoned(counts: Counts) -> int:
+    """Those that an end leaves behind, and those of earlier runs."""
+    return counts.remaining + counts.abandoned
 
 
 class Ended(NamedTuple):

@@ -77,9 +77,8 @@ def settle(
         if counted.closed or counted.refused:
             said = [_refuse_spawns(report, counted.refused.get(report.claim.key)) for report in reports]
             raise Again(lambda: settle(bucket, said, worker, closed | counted.closed))
-        yield from ending.end(
-            bucket, counted.endings, last_of(changed, worker), crowd=len({job_id for job_id, _, _ in ended}) > 1
-        )
+        held = ending.Held.of((job_id for job_id, _, _ in ended), counted.going_on)
+        yield from ending.end(bucket, counted.endings, last_of(changed, worker), held)
         for n, answer in answers.items():
             if answer.verdict is Verdict.OK and reports[n].claim.job_id in counted.endings:
                 answers[n] = msgspec.structs.replace(answer, verdict=Verdict.LAST)
@@ -124,7 +123,8 @@ def reap(bucket: int, seen: Sequence[tuple[str, int, int]], closed: frozenset[st
     if counted.closed:
         raise Again(lambda: reap(bucket, seen, closed | counted.closed))
     lost = {job_id: EndedBy(idx, attempt, worker) for job_id, idx, _, attempt, worker in reaped}
-    yield from ending.end(bucket, counted.endings, lost.get, crowd=len({row[0] for row in reaped}) > 1)
+    held = ending.Held.of((row[0] for row in reaped), counted.going_on)
+    yield from ending.end(bucket, counted.endings, lost.get, held)
     log = [(job_id, idx, attempt, "failed", worker, None, error) for job_id, idx, _, attempt, worker in reaped]
     yield SQL.log_attempts(bucket=bucket, rows=log)
     return len(reaped)

@@ -44,6 +44,9 @@ def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nest
     part, `KeyConflict` if the job stands there with other parts.
     """
     fresh = yield from split.create(job, parts, chunks)
+    if fresh and parts:  # it goes on, and nobody else sees it yet
+        yield from _begin(held, job.id, written=True)
+        return Nested.WAITS, job.id
     return (yield from _wait(held, job, fresh, lambda: nest(held, job, parts, chunks)))
 
 
@@ -72,12 +75,19 @@ def _wait(
     if status not in LIVE:
         yield from _hold(held)
         return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last
-    token = _token(held)
-    if (yield SQL.take_held(**token)):
-        one((yield SQL.begin_to_wait(**token, nested_id=job.id, never=limits.NEVER_SECONDS)))
-    else:
-        yield from _said_before(held, written=fresh or again > 0)
+    yield from _begin(held, job.id, written=fresh or again > 0)
     return Nested.WAITS, last
+
+
+def _begin(held: Claim, nested_id: str, written: bool) -> Txn[None]:
+    """Let the part wait. ``written``: this transaction has made the nested job, or opened a new run of it."""
+    token = _token(held)
+    taken = yield SQL.take_held(**token)
+    begun = yield SQL.begin_to_wait(**token, nested_id=nested_id, never=limits.NEVER_SECONDS)
+    if taken:
+        one(begun)
+    else:
+        yield from _said_before(held, written)
 
 
 def refuse(held: Claim, job: NewJob, reason: str) -> Txn[None]:

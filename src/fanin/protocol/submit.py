@@ -275,11 +275,12 @@ def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[in
         stale_after=job.stale_after,
         stale=job.stale,
     )
+    repeatable = job.key is not None or job.parent_id is not None
+    left = (yield SQL.rows_left(bucket=job.bucket, id=job.id)) if repeatable else ()
     if not fresh:
         _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)), status)
         return None
-    repeatable = job.key is not None or job.parent_id is not None
-    if repeatable and (yield SQL.rows_left(bucket=job.bucket, id=job.id)):
+    if left:
         raise NotAllowedNow(
             f"the job of {job.key or job.id!r} was purged, and its rows are still being removed: try again when "
             "`fanin purge` is done, or choose another key"

@@ -57,6 +57,7 @@ def end(bucket: int, expected: Expected, worker: str) -> Txn[frozenset[str]]:
     emptied: Counter[str] = Counter()
     for (job_id, _), ((remaining, sealed),) in expected.counted.items():
         emptied[job_id] += int(remaining == 0 and bool(sealed))
-    endings = yield from counting.emptied_jobs(bucket, emptied)
-    yield from ending.end(bucket, endings, finish.last_of(expected.changed, worker), crowd=len(emptied) > 1)
-    return frozenset(endings)
+    counted = yield from counting.emptied_jobs(bucket, emptied)
+    held = ending.Held.of(emptied, counted.going_on)
+    yield from ending.end(bucket, counted.endings, finish.last_of(expected.changed, worker), held)
+    return frozenset(counted.endings)

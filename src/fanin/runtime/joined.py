@@ -117,6 +117,8 @@ def pages(store: Store, job_id: str) -> Iterator[tuple[int, str, str | None]]:
     bucket, first = store.bucket(job_id), 0
     while page := store.read(lambda: read.results(bucket, job_id, first)):
         yield from page
+        if len(page) < read.PAGE_PARTS:
+            return
         first = page[-1][0] + 1
 
 

@@ -64,12 +64,28 @@ class Settling:
         except Unavailable:
             raise
         except Apart:
-            return self._one_by_one(bucket, reports), []
+            return self._rank_by_rank(bucket, reports), []
         except Exception:
             if not reports:
                 raise
             log.exception("worker %s: a batch could not be settled; settling its jobs one by one", self._name)
             return self._one_by_one(bucket, reports), []
+
+    def _rank_by_rank(self, bucket: int, reports: list[Report]) -> list[tuple[Report, Settled]]:
+        """Jobs of one rank have no part that waits for another of them, so their ends go up in the order of locks."""
+        ranks: dict[str, list[Report]] = {}
+        for report in reports:
+            ranks.setdefault(identity.rank(report.claim.job_id), []).append(report)
+        settled: list[tuple[Report, Settled]] = []
+        for _, mine in sorted(ranks.items()):
+            try:
+                answers = self._store.run(lambda: finish.settle(bucket, mine, self._name))
+                settled += zip(mine, answers, strict=True)
+            except Unavailable:
+                raise
+            except Exception:
+                settled += self._one_by_one(bucket, mine)
+        return settled
 
     def _one_by_one(self, bucket: int, reports: list[Report]) -> list[tuple[Report, Settled]]:
         """Jobs that parts of others wait for are settled so. A damaged one must not hold up the others: its parts are
