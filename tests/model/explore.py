@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fanin.domain.errors import KeyConflict, LeaseLost, NotAllowedNow
+from fanin.domain.errors import KeyConflict, LeaseLost, NotAllowedNow, UnknownJob
 from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import close, finish, lease, redrive
 from fanin.protocol.exchange import Exchanged, exchange
@@ -27,6 +27,7 @@ from tests.model.world import (
     Rules,
     View,
     violations,
+    written,
 )
 
 Memory = tuple[Any, ...]
@@ -236,7 +237,7 @@ def _step(world: World, state: State, number: int, op: Op, missing: frozenset[st
         return _commit(world, state, number, op, stop.value)
     except Again:
         return f"{op.name}: again", _with(state, number, _fresh(actor, (*actor.tries, ())), state.rows), None
-    except (NotAllowedNow, LeaseLost, KeyConflict, Apart):
+    except (NotAllowedNow, LeaseLost, KeyConflict, UnknownJob, Apart):
         done = Actor(actor.op + 1, (*actor.memory, "refused"))
         return f"{op.name}: refused", _with(state, number, done, state.rows), None
     except (AssertionError, ValueError) as problem:
@@ -264,7 +265,7 @@ def _step(world: World, state: State, number: int, op: Op, missing: frozenset[st
 def _commit(world: World, state: State, number: int, op: Op, value: Any) -> tuple[str, State, str | None]:
     actor = state.actors[number]
     before = dict(state.rows)
-    after = {**before, **dict(actor.writes)}
+    after = written(before, dict(actor.writes))
     rows = frozenset(after.items())
     moved = _with(state, number, Actor(actor.op + 1, (*actor.memory, _kept(value))), rows)
     problems = [*world.violations(after), *world.history(before, after)]
@@ -334,7 +335,9 @@ def alone(
             while True:
                 statement = txn.send(rules(missing, due).do(statement, view))
         except StopIteration as stop:
-            rows.update(view.writes)
+            after = written(rows, view.writes)
+            rows.clear()
+            rows.update(after)
             return stop.value
         except Again as again:
             factory = again.factory

@@ -29,6 +29,8 @@ class FlowRules(Guards):
     def advance_lock_flow(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         self._lock(view, ("flow",), "flow.lock")
         row: Any = view.get(("flow",))
+        if row is None:
+            return []
         return [
             ("f", None, row.status, row.cause, None, row.run, row.fail_fast, "abandon", row.running, row.failures,
              row.ended, row.events, None)
@@ -133,6 +135,8 @@ class FlowRules(Guards):
 
     def flow_row(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("flow",))
+        if row is None:
+            return []
         return [
             (FLOW, 0, "f", None, row.status, row.cause, None, row.run, row.running, row.failures, None, 0, None, None)
         ]
@@ -142,7 +146,7 @@ class FlowRules(Guards):
 
     def flow_job_of(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("job", v["id"]))
-        return [(row.run, row.status, 9)]
+        return [] if row is None else [(row.run, row.status, 9)]
 
     def flow_run_again(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         for n in v["steps"]:
@@ -167,7 +171,7 @@ class FlowRules(Guards):
     def flow_step_named(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         n = int(v["name"][1:])
         row: Any = view.get(("step", n))
-        return [(n, row.status, row.undo_job_id)]
+        return [] if row is None else [(n, row.status, row.undo_job_id)]
 
     def flow_settle_by_hand(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         n = int(v["name"][1:])

@@ -11,6 +11,7 @@ from tests.model.world import Key, View
 
 LIVE = ("pending", "running")
 OVER = ("succeeded", "failed", "abandoned")
+AGED = "was too old"
 FLOW = "0f000000-0000-0000-0000-000000000001"
 
 
@@ -21,6 +22,8 @@ class Job(NamedTuple):
     policy: str = "{}"
     waiter: tuple[str, int] | None = None
     step: int | None = None
+    stale: str | None = None
+    """What becomes of it if it has not started; `AGED`: it has ended so."""
 
 
 class Stripe(NamedTuple):
@@ -90,7 +93,10 @@ def violations(rows: dict[Key, Any]) -> list[str]:
     for job_id, row in jobs.items():
         short = job_id[:8]
         parts = [part for key, part in rows.items() if key[0] == "part" and key[1] == job_id]
-        stripe = rows["stripe", job_id]
+        stripe = rows.get(("stripe", job_id))
+        if stripe is None:
+            wrong.append(f"c8: the counters of {short} are gone, and it is not")
+            continue
         counts = [sum(p.status in s for p in parts) for s in (LIVE, ("succeeded",), ("failed",), ("abandoned",))]
         if counts != list(stripe[:4]):
             wrong.append(f"c1: {short} counts {tuple(stripe[:4])}, the parts are {counts}")
@@ -99,6 +105,8 @@ def violations(rows: dict[Key, Any]) -> list[str]:
         events = sum(key[0] == "event" and key[1].startswith(f"job/{job_id}/") for key in rows)
         if events != row.run - (row.status == "running"):
             wrong.append(f"j2: {short} has {events} events in run {row.run}, {row.status}")
+        if row.stale == AGED and any(part.attempt > 0 for part in parts):
+            wrong.append(f"{short} was begun, and ended for its age")
         if row.waiter is not None and row.status == "running":
             part = rows["part", *row.waiter]
             again = part.status in LIVE and not part.waiting and part.nested is not None
@@ -107,8 +115,15 @@ def violations(rows: dict[Key, Any]) -> list[str]:
     for key, part in rows.items():
         if key[0] == "part" and part.waiting and (part.nested is None or jobs[part.nested].status != "running"):
             wrong.append(f"n1: part {key[2]} waits for a job that does not go on")
+        if key[0] == "part" and part.status in LIVE and ("stripe", key[1]) not in rows:
+            wrong.append(f"c7: part {key[2]} of a purged job is {part.status}")
+        if key[0] == "part" and part.nested is not None and part.nested not in jobs:
+            wrong.append(f"part {key[2]} names a job that is not there")
     if ("flow",) in rows:
         wrong += _flow_violations(rows, jobs)
+    elif any(key[0] == "step" for key in rows) or any(row.step is not None for row in jobs.values()):
+        wrong.append("of a flow that was purged something is left")
+    wrong += [f"c8: {key[1][:8]} was purged, and is there" for key in rows if key[0] == "leftover" and key[1] in jobs]
     return wrong
 
 
@@ -121,6 +136,9 @@ def _flow_violations(rows: dict[Key, Any], jobs: dict[str, Job]) -> Iterator[str
         yield f"w1: the flow counts {flow.running} steps that go on, there are {going}"
     for n, step in steps.items():
         runs = {"running": step.job_id, "undoing": step.undo_job_id}.get(step.status)
+        if any(one not in jobs for one in (step.job_id, step.undo_job_id) if one is not None):
+            yield f"a job of step {n} is gone, and its flow is not"
+            continue
         if runs is not None and jobs[runs].status != "running":
             yield f"w2: step {n} is {step.status}, its job is {jobs[runs].status}"
         if step.status == "waiting" and flow.run == 1:

@@ -239,6 +239,8 @@ def calm(rows: dict[Key, Any], missing: frozenset[str]) -> str | None:
 
 
 def _work(rows: dict[Key, Any], key: Key, turn: int, settled: Callable[..., Any]) -> None:
+    if ("stripe", key[1]) not in rows:
+        return  # its job was purged
     part, stripe = rows[key], rows["stripe", key[1]]
     if part.status == "pending" and part.ready and not stripe.closed:
         part = rows[key] = part._replace(status="running", ready=False, attempt=part.attempt + 1, claim=f"calm{turn}")

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fanin.domain import policy
 from fanin.domain.states import JOB_ENDED
 from fanin.protocol.steps import Rows, Statement
 from tests.model.flow_world import FlowRules
-from tests.model.graph_rows import FLOW, LIVE, OVER, Job, Part, Stripe
+from tests.model.graph_rows import AGED, FLOW, LIVE, OVER, Job, Part, Stripe
 from tests.model.growth_world import GrowthRules
+from tests.model.purge_world import PurgeRules
+from tests.model.split_world import SplitRules
 from tests.model.world import Broken, Busy, Key, View
 
 
-class GraphRules(FlowRules, GrowthRules):
+class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules):
     """What each statement does."""
 
     def do(self, statement: Statement, view: View) -> Rows:
@@ -117,7 +120,8 @@ class GraphRules(FlowRules, GrowthRules):
         row: Any = view.get(key)
         if row.status != "running":
             return []
-        view.put(key, row._replace(status=v["status"], open=0))
+        stale = AGED if row.stale and v["reason"] == policy.too_old("skip").reason else None
+        view.put(key, row._replace(status=v["status"], open=0, stale=stale))
         waiter = row.waiter or (None, None)
         flow = None if row.step is None else FLOW
         return [(row.run, row.run, None, None, 0, None, "t", None, *waiter, flow, row.step)]
@@ -151,11 +155,11 @@ class GraphRules(FlowRules, GrowthRules):
     def close_standing(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         view.lock(("job", v["job_id"]))
         row: Any = view.get(("job", v["job_id"]))
-        return [(row.status, row.policy, True)]
+        return [] if row is None else [(row.status, row.policy, True)]
 
     def close_lock_closed_stripe(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         key, row = self._stripe(view, v["job_id"])
-        if not row.closed:
+        if row is None or not row.closed:
             return []
         view.lock(key)
         return [(row.left,)]
@@ -185,13 +189,16 @@ class GraphRules(FlowRules, GrowthRules):
         return [(key[2], 0, row.status) for key, row in found]
 
     def redrive_lock_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        key, row = self._stripe(view, v["job_id"])
+        key, _ = self._stripe(view, v["job_id"])
         view.lock(key)
-        return [(0, row.left, row.closed)]
+        row: Any = view.get(key)
+        return [] if row is None else [(0, row.left, row.closed)]
 
     def redrive_standing(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         view.lock(("job", v["job_id"]))
         row: Any = view.get(("job", v["job_id"]))
+        if row is None:
+            return []
         return [(row.status, row.run, "q", row.waiter and row.waiter[0], None if row.step is None else FLOW)]
 
     def redrive_count_ended(self, view: View, v: dict[str, Any], _: Any) -> Rows:
@@ -216,7 +223,7 @@ class GraphRules(FlowRules, GrowthRules):
     def redrive_reopen_job(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         key = ("job", v["job_id"])
         row: Any = view.get(key)
-        view.put(key, row._replace(status="running", run=row.run + 1, open=v["open_stripes"]))
+        view.put(key, row._replace(status="running", run=row.run + 1, open=v["open_stripes"], stale=None))
         return [(row.run + 1,)]
 
     # Waiting for a nested job.

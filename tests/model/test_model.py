@@ -1,5 +1,6 @@
 """Exhaustive within small bounds: 1 job, 1 to 3 parts, 1 or 2 stripes, up to 4 actors, up to 2 crashes; a job whose
-parts wait for nested jobs, or add parts to it; a flow of up to 3 steps; a schedule.
+parts wait for nested jobs, or add parts to it; a job that is split, or too old to start; a flow of up to 3
+steps, and its purge; a schedule.
 
 Each scenario must be clean in every order, and each broken variant must be caught by one of them.
 """
@@ -24,6 +25,8 @@ from tests.model.explore import (
 )
 from tests.model.graph_scenarios import FLOWS, NESTED
 from tests.model.growth_scenarios import GROWTH, SCHEDULES
+from tests.model.purge_scenarios import PURGES
+from tests.model.split_scenarios import AGES, SPLITS
 from tests.model.world import Key, Row
 from tests.support.figures import record
 
@@ -119,6 +122,8 @@ SCENARIOS = [
     ),
 ]
 
+GRAPHS = [*NESTED, *FLOWS, *GROWTH, *SCHEDULES, *SPLITS, *AGES, *PURGES]
+
 BROKEN = [
     "settle.status", "settle.attempt+settle.claim", "settle.claim+redrive.attempt", "count.closed", "count.judged",
     "expected.closed", "expected.judged", "expected.left",
@@ -129,9 +134,7 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "scenario", [*SCENARIOS, *NESTED, *FLOWS, *GROWTH, *SCHEDULES], ids=lambda s: s.title.replace(" ", "-")
-)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *GRAPHS], ids=lambda s: s.title.replace(" ", "-"))
 def test_every_order_ends_right(scenario: Scenario) -> None:
     found = explore(scenario)
     record("model", scenarios=1, states=found.states, steps=found.steps, verdicts=sorted(found.verdicts))
@@ -140,15 +143,22 @@ def test_every_order_ends_right(scenario: Scenario) -> None:
 
 
 BROKEN_GRAPH = [
-    "rise.waiting", "rise.closed", "rise.let_go", "settle.waiting", "nest.lock", "nest.busy", "count.closed",
-    "flow.lock", "stop.skip", "undo.last", "resolve.status", "undo_again.status", "spawn.closed",
-    "fire.lock+fire.seen", "fire.lock+fire.paused",
-]  # fmt: skip
+    (NESTED, "rise.waiting rise.closed rise.let_go settle.waiting nest.lock nest.busy count.closed"),
+    (FLOWS, "flow.lock stop.skip undo.last resolve.status undo_again.status"),
+    (GROWTH, "spawn.closed"),
+    (SCHEDULES, "fire.lock+fire.seen fire.lock+fire.paused"),
+    (SPLITS, "split.nested rise.waiting rise.let_go nest.lock"),
+    (AGES, "age.lock age.unstarted age.once"),
+    (PURGES, "purge.lock purge.flow purge.live purge.status+purge.flow"),
+]
 
 
-@pytest.mark.parametrize("guards", BROKEN_GRAPH)
-def test_a_graph_without_this_guard_is_caught(guards: str) -> None:
-    for scenario in (*GROWTH, *SCHEDULES, *NESTED, *FLOWS):
+@pytest.mark.parametrize(
+    ("scenarios", "guards"), [(scenarios, one) for scenarios, text in BROKEN_GRAPH for one in text.split()],
+    ids=lambda one: one if isinstance(one, str) else one[0].title.replace(" ", "-"),
+)  # fmt: skip
+def test_a_graph_without_this_guard_is_caught(scenarios: list[Scenario], guards: str) -> None:
+    for scenario in scenarios:
         found = explore(scenario, frozenset(guards.split("+")))
         if found.problem is not None:
             record("model", caught={f"without {guards}": f"{scenario.title}: {found.problem}"})

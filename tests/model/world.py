@@ -29,6 +29,15 @@ LEFT, OK, FAILED, ABANDONED, SEALED, CLOSED = range(6)  # stripe
 P_STATUS, READY, ATTEMPT, ALLOWED, CLAIM, STRIPE, RESULT = range(7)  # part
 
 
+GONE: Row = ("gone",)
+"""What a transaction writes where it removes a row."""
+
+
+def written(rows: dict[Key, Row], writes: dict[Key, Row]) -> dict[Key, Row]:
+    """The rows after a commit."""
+    return {key: row for key, row in {**rows, **writes}.items() if row is not GONE}
+
+
 class Blocked(Exception):
     """The statement waits for the transaction that holds the row."""
 
@@ -51,10 +60,11 @@ class View:
         self.others = others
 
     def get(self, key: Key) -> Row | None:
-        return self.writes.get(key, self.committed.get(key))
+        row = self.writes.get(key, self.committed.get(key))
+        return None if row is GONE else row
 
     def keys(self, kind: str) -> list[Key]:
-        return sorted(k for k in {*self.committed, *self.writes} if k[0] == kind)
+        return sorted(k for k in {*self.committed, *self.writes} if k[0] == kind and self.get(k) is not None)
 
     def lock(self, key: Key) -> None:
         if key in self.others:
@@ -64,6 +74,10 @@ class View:
     def put(self, key: Key, row: Row) -> None:
         self.lock(key)
         self.writes[key] = row
+
+    def remove(self, key: Key) -> None:
+        self.lock(key)
+        self.writes[key] = GONE
 
     def insert(self, key: Key, row: Row) -> None:
         if key in self.others:
