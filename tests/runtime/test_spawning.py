@@ -140,7 +140,9 @@ def test_more_than_one_commit_can_carry_is_for_spawning_at_once(
     assert job.progress().total == 7
 
 
-def test_a_part_that_passes_the_width_fails_and_the_others_of_its_batch_do_not(app: fanin.App) -> None:
+def test_a_part_that_passes_the_width_fails_and_the_others_of_its_batch_do_not(
+    app: fanin.App, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.task(name="visit")
     def visit(page: int) -> int:
         if page < 2:
@@ -153,6 +155,7 @@ def test_a_part_that_passes_the_width_fails_and_the_others_of_its_batch_do_not(a
     (failure,) = job.failures()
     assert (failure.type, failure.attempt) == ("LimitExceeded", 1)
     assert "may have 5 parts" in failure.message
+    assert "failed for good at attempt 1: the parts that it adds are too many for its job" in caplog.text
     assert job.progress().total == 5
 
 

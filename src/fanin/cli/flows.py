@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fanin.cli import exits
-from fanin.cli.drawing import coloured, flow_facts, show_flow, step_facts, wanted
+from fanin.cli.drawing import COLOURS, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import moment, short, span
+from fanin.cli.tables import print_lines, short, span, text
 from fanin.domain.errors import BadOption, NotAllowedNow
 from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK
 
@@ -22,6 +22,7 @@ USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
 SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|abandon|retry FLOW STEP"
 VERBS = ("list", "show", "cancel", "redrive")
 SAGA_VERBS = ("list", "resolve", "abandon", "retry")
+HEADINGS = ("flow", "name", "state", "steps running", "age", "took")
 FlowName = Annotated[str | None, Parameter(name="FLOW", help="The flow's id, the beginning of it, or its key.")]
 
 
@@ -102,19 +103,16 @@ def _list(rows: list[FlowRow], common: Common) -> int:
     if not rows:
         console(common).print("no flows: app.flow declares them")
         return exits.OK
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("flow", "name", "key", "state", "steps running", "created", "took"):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(
-            short(row.id), escape(row.name), escape(row.key or ""), coloured(row.status),
-            str(row.running) if row.status in FLOW_LIVE else "", moment(row.created_at),
-            span((row.finished_at or time.time()) - row.created_at),
-        )  # fmt: skip
-    console(common).print(table)
+    now = time.time()
+    lines = [
+        [
+            text(short(row.id)), text(f"{row.name} ({row.key})" if row.key else row.name),
+            text(row.status, COLOURS.get(row.status)), text(str(row.running) if row.status in FLOW_LIVE else ""),
+            text(span(now - row.created_at)), text(span((row.finished_at or now) - row.created_at)),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    print_lines(console(common), HEADINGS, lines, cut=1, right=range(3, 6))
     return exits.OK
 
 

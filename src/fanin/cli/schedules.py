@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import moment, short
+from fanin.cli.tables import moment, print_lines, short, text
 from fanin.domain.errors import BadOption, UnknownSchedule
 from fanin.domain.timing import Timing, soon
 from fanin.protocol import schedule
@@ -118,22 +118,16 @@ def _fact(store: Store, bucket: int, row: ScheduleRow, now: float, coming: int) 
 
 
 def _print(found: list[dict[str, Any]], common: Common) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    lines = []
     for fact in found:
-        state = f"[{COLOURS[fact['state']]}]{fact['state']}[/]"
-        more = fact["note"] or fact["error"]
-        last = fact["last"]
-        table.add_row(
-            escape(fact["name"]), escape(fact["cron"]), fact["tz"], state + (f" ({escape(more)})" if more else ""),
-            _local(fact, fact["next"][0]) if fact["next"] and state != "paused" else "",
-            f"{last['what']} {_local(fact, last['slot'])}" if last else "", short(fact["job"]) if fact["job"] else "",
-        )  # fmt: skip
-    console(common).print(table)
+        more, last = fact["note"] or fact["error"], fact["last"]
+        state = text(fact["state"], COLOURS[fact["state"]]).append(f" ({more})" if more else "", "default")
+        coming = _local(fact, fact["next"][0]) if fact["next"] and fact["state"] != "paused" else ""
+        fate = f"{last['what']} {_local(fact, last['slot'])}" if last else ""
+        plain = [fact["name"], fact["cron"], fact["tz"], coming, fate, short(fact["job"]) if fact["job"] else ""]
+        cells = [text(one) for one in plain]
+        lines.append([*cells[:3], state, *cells[3:]])
+    print_lines(console(common), HEADINGS, lines, cut=3, leave=(6, 5))
 
 
 def _show(store: Store, bucket: int, name: str, limit: int, coming: int, common: Common) -> int:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fanin.domain.identity import SCHEDULED
 from fanin.domain.model import Finding, JobRow, Progress
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+LEAST_CHARS = 12
+"""So much of a name stands on any terminal."""
 STATUS_COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "open": "cyan"}
 
 
@@ -74,3 +81,38 @@ def job_facts(row: JobRow, progress: Progress) -> dict[str, Any]:
 
 def finding_line(finding: Finding) -> str:
     return ", ".join(f"{key}={value}" for key, value in finding.row.items())
+
+
+def text(value: str, style: str | None = None) -> Text:
+    """A cell of `print_lines`."""
+    from rich.text import Text
+
+    return Text(value, style or "")
+
+
+def print_lines(
+    screen: Console,
+    headings: Sequence[str],
+    lines: Sequence[Sequence[Text]],
+    *,
+    cut: int,
+    leave: Sequence[int] = (),
+    right: Collection[int] = (),
+) -> None:
+    """A table in which a cut id, count or state would be wrong. Where it is too wide for the terminal, the columns
+    ``leave`` are left out, one after the other, and then the column ``cut`` alone gives way. ``right``: columns of
+    numbers."""
+    from rich.table import Table
+
+    widths = {n: max(len(heading), *(line[n].cell_len for line in lines)) for n, heading in enumerate(headings)}
+    for n in leave:
+        if sum(widths.values()) + 2 * (len(widths) - 1) > screen.width:
+            del widths[n]
+    room = max(screen.width - sum(widths.values()) - 2 * (len(widths) - 1) + widths[cut], LEAST_CHARS)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for n in widths:
+        table.add_column(headings[n], justify="right" if n in right else "left", no_wrap=True)
+    for line in lines:
+        line[cut].truncate(room, overflow="ellipsis")
+        table.add_row(*(line[n] for n in widths))
+    screen.print(table)

@@ -117,10 +117,8 @@ def error_json(kind: str, message: str, trace: str = "") -> str:
         share //= 2  # a character may take six bytes
 
 
-def in_a_line(error: str | None) -> str:
+def in_a_line(error: str) -> str:
     """What `error_json` made, as ``ValueError: first line of its message``."""
-    if error is None:
-        return ""
     said: dict[str, Any] = msgspec.json.decode(error)
     return f"{said.get('type', '')}: {said.get('message', '').partition(chr(10))[0][:SAID_CHARS]}"
 

@@ -125,8 +125,6 @@ def tell(report: Report, answer: Settled) -> bool:
             claim.job_id, claim.idx, claim.attempt, answer.verdict.value,
         )  # fmt: skip
     elif answer.verdict in (Verdict.OK, Verdict.LAST) and answer.status == "failed":
-        log.warning(
-            "job %s part %d failed for good at attempt %d: %s", claim.job_id, claim.idx, claim.attempt,
-            in_a_line(report.error),
-        )  # fmt: skip
+        why = in_a_line(report.error) if report.error is not None else "the parts that it adds are too many for its job"
+        log.warning("job %s part %d failed for good at attempt %d: %s", claim.job_id, claim.idx, claim.attempt, why)
     return answer.verdict in (Verdict.LOST, Verdict.CLOSED)

@@ -80,7 +80,7 @@ def _attempts(known: Known) -> Iterator[Moment]:
 
 
 def _became(what: str, attempt: int, holder: int | None, error: str | None) -> str:
-    why = in_a_line(error)
+    why = "" if error is None else in_a_line(error)
     if what == "refused":
         if holder is not None and holder != attempt:
             return f"its report was refused, attempt {holder} held the part"
