@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fanin.domain.errors import KeyConflict, LeaseLost, NotAllowedNow, UnknownJob
 from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import close, finish, lease, redrive
+from fanin.protocol.effect import Begun, Call
 from fanin.protocol.exchange import Exchanged, exchange
 from fanin.protocol.steps import Again, Apart, Rows, Txn, TxnFactory
 from tests.model.world import (
@@ -341,7 +342,7 @@ def alone(
             return stop.value
         except Again as again:
             factory = again.factory
-        except (Broken, AssertionError, ValueError):
+        except (Broken, AssertionError, ValueError, NotAllowedNow):
             return None
 
 
@@ -372,5 +373,7 @@ def _frozen(rows: Rows) -> Any:
 
 
 def _kept(value: Any) -> Any:
-    """What an actor remembers: claims; anything else says nothing that its next step needs."""
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, Claim) for v in value) else None
+    """What an actor remembers: claims and calls; anything else says nothing that its next step needs."""
+    if isinstance(value, Begun):
+        return () if value.call is None else (value.call,)
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, (Claim, Call)) for v in value) else None

@@ -19,8 +19,7 @@ class FlowRules(Guards):
     def _nothing(self, *_: Any) -> Rows:
         return []
 
-    advance_reverse_effects = advance_standing_effect = _nothing
-    advance_unsure = advance_counts = advance_notable = advance_hold_effects = _nothing
+    advance_counts = advance_notable = _nothing
 
     def _steps(self, view: View) -> Iterator[tuple[Key, Any]]:
         for key in view.keys("step"):
@@ -55,7 +54,7 @@ class FlowRules(Guards):
         row: Any = view.get(("step", v["n"]))
         mine = row.status == "running" and row.job_id == v["job_id"]
         found = self._move(view, v["n"], mine, status=v["status"], ended_no=v["ended_no"])
-        return [(json.dumps(found.leads_to),)] if found else []
+        return [(json.dumps(found.leads_to), f"s{v['n']}")] if found else []
 
     def _undoes(self, view: View, v: dict[str, Any]) -> bool:
         row: Any = view.get(("step", v["n"]))
@@ -109,10 +108,6 @@ class FlowRules(Guards):
 
     def advance_family(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return [(v["job_id"],)]
-
-    def advance_took_effect(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        _, row = self._stripe(view, v["job_id"])
-        return [(row.ok > 0 or row.left > 0,)]
 
     def advance_restless(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         _, row = self._stripe(view, v["job_id"])

@@ -68,6 +68,16 @@ class Step(NamedTuple):
     ended_no: int | None = None
 
 
+class Effect(NamedTuple):
+    status: str
+    mode: str
+    calls: int
+    allowed: int
+    relayed: bool = False
+    doubtful: bool = False
+    claim: str | None = None
+
+
 class Guards:
     """``missing`` names the guards that are left out."""
 
@@ -119,6 +129,10 @@ def violations(rows: dict[Key, Any]) -> list[str]:
             wrong.append(f"c7: part {key[2]} of a purged job is {part.status}")
         if key[0] == "part" and part.nested is not None and part.nested not in jobs:
             wrong.append(f"part {key[2]} names a job that is not there")
+        if key[0] == "effect" and part.calls > part.allowed:
+            wrong.append(f"e3: {part.calls} calls of {part.mode}, of {part.allowed}")
+        if key[0] == "effect" and part.status == "cancelled" and part.doubtful:
+            wrong.append("an effect was cancelled that may have been done")
     if ("flow",) in rows:
         wrong += _flow_violations(rows, jobs)
     elif any(key[0] == "step" for key in rows) or any(row.step is not None for row in jobs.values()):
@@ -141,6 +155,9 @@ def _flow_violations(rows: dict[Key, Any], jobs: dict[str, Job]) -> Iterator[str
             continue
         if runs is not None and jobs[runs].status != "running":
             yield f"w2: step {n} is {step.status}, its job is {jobs[runs].status}"
+        stand = [row.status for key, row in rows.items() if key[0] == "effect" and key[1] == step.job_id]
+        if step.status in ("undone", "nothing_to_undo") and not {*stand} <= {"cancelled", "reversed"}:
+            yield f"e5: step {n} is {step.status}, an effect of it is {stand}"
         if step.status == "waiting" and flow.run == 1:
             missing = sum(steps[one].status in ("waiting", "running") for one in step.after)
             if step.needs != missing or not missing:
@@ -167,8 +184,12 @@ def history(before: dict[Key, Any], after: dict[Key, Any]) -> Iterator[str]:
         above = before.get(("job", key[1])) if key[0] == "part" else None
         if old is None and above is not None and above.status not in ("open", "running"):
             yield f"c3: part {key[2]} was added to a job that has ended"
+        if key[0] == "effect" and old is None and not row.relayed and before["stripe", key[1]].closed:
+            yield "an effect is called below a job that was closed before"
         if old is None or old == row:
             continue
+        if key[0] == "effect" and old.status in ("cancelled", "reversed", "done") and row.status != "reversed":
+            yield f"an effect was {old.status}, and became {row.status}"
         if key[0] == "part" and old.status == "succeeded" and row._replace(nested=old.nested) != old:
             yield f"p2: the result of part {key[2]} changed"
         if key[0] == "part" and old.waiting and row.attempt == old.attempt and row.result == f'"{old.claim}"':

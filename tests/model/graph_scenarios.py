@@ -9,8 +9,9 @@ from typing import Any
 from fanin.domain import identity
 from fanin.domain.model import Claim, NewJob, Report
 from fanin.domain.states import FLOW_LIVE, JOB_ENDED
-from fanin.protocol import close, finish, flow, nest, redrive, skip
+from fanin.protocol import close, effect, finish, flow, nest, redrive, skip
 from fanin.protocol.deeds import Deed
+from fanin.protocol.effect import Said
 from fanin.protocol.steps import TxnFactory
 from tests.model.explore import Op, Scenario, World, alone
 from tests.model.graph_rows import FLOW, LIVE, Flow, Job, Part, Step, Stripe, history, violations
@@ -217,6 +218,8 @@ def calm(rows: dict[Key, Any], missing: frozenset[str]) -> str | None:
             for low in sorted(k[1] for k in rows if k[0] == "job" and rows[k].waiter == key[1:]):
                 settled(partial(nest.abandon, 0, low, *key[1:]))
             settled(partial(nest.forget, 0, *key[1:]))
+        for key in sorted(key for key in rows if key[0] == "effect"):
+            _call(rows, key, turn, settled)
         if ("flow",) in rows:
             if rows["flow",].status == "ending":
                 for key in sorted(key for key in rows if key[0] == "step" and rows[key].status == "running"):
@@ -251,6 +254,16 @@ def _work(rows: dict[Key, Any], key: Key, turn: int, settled: Callable[..., Any]
     settled(nesting(claim) if has_nested else report(claim))
     if rows[key] == part:  # there is nothing to wait for: the part ends with what stands there
         settled(report(claim))
+
+
+def _call(rows: dict[Key, Any], key: Key, turn: int, settled: Callable[..., Any]) -> None:
+    """A relay calls what is to be called, and a person says what has become of the rest."""
+    calls = settled(partial(effect.take, 0, key[3], 1, f"calm{turn}", "r", 60.0))
+    if calls:
+        settled(partial(effect.settle, 0, [Said(calls[0], "mark")]))
+    settled(partial(effect.expire, 0))
+    if rows[key].status == "unknown":
+        settled(partial(effect.by_hand, 0, key[1:], True, None, None))
 
 
 GRAPH = World(GraphRules, violations, history, calm)

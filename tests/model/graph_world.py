@@ -12,6 +12,7 @@ from typing import Any
 from fanin.domain import policy
 from fanin.domain.states import JOB_ENDED
 from fanin.protocol.steps import Rows, Statement
+from tests.model.effect_world import EffectRules
 from tests.model.flow_world import FlowRules
 from tests.model.graph_rows import AGED, FLOW, LIVE, OVER, Job, Part, Stripe
 from tests.model.growth_world import GrowthRules
@@ -20,7 +21,7 @@ from tests.model.split_world import SplitRules
 from tests.model.world import Broken, Busy, Key, View
 
 
-class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules):
+class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
     """What each statement does."""
 
     def do(self, statement: Statement, view: View) -> Rows:
@@ -148,7 +149,7 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules):
         return []
 
     born_ring = redrive_ring = submit_ring = finish_log_attempts = waiting_log_failed = _nothing
-    deeds_write_down = effect_cancel_effects = submit_rows_left = _nothing
+    deeds_write_down = submit_rows_left = _nothing
 
     # Closing and running again.
 

@@ -1,6 +1,6 @@
 """Exhaustive within small bounds: 1 job, 1 to 3 parts, 1 or 2 stripes, up to 4 actors, up to 2 crashes; a job whose
 parts wait for nested jobs, or add parts to it; a job that is split, or too old to start; a flow of up to 3
-steps, and its purge; a schedule.
+steps, and its purge; an effect, its callers and its undo; a schedule.
 
 Each scenario must be clean in every order, and each broken variant must be caught by one of them.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.model.effect_scenarios import EFFECTS
 from tests.model.explore import (
     CANCEL,
     GIVE_UP,
@@ -122,7 +123,7 @@ SCENARIOS = [
     ),
 ]
 
-GRAPHS = [*NESTED, *FLOWS, *GROWTH, *SCHEDULES, *SPLITS, *AGES, *PURGES]
+GRAPHS = [*NESTED, *FLOWS, *GROWTH, *SCHEDULES, *SPLITS, *AGES, *PURGES, *EFFECTS]
 
 BROKEN = [
     "settle.status", "settle.attempt+settle.claim", "settle.claim+redrive.attempt", "count.closed", "count.judged",
@@ -150,6 +151,10 @@ BROKEN_GRAPH = [
     (SPLITS, "split.nested rise.waiting rise.let_go nest.lock"),
     (AGES, "age.lock age.unstarted age.once"),
     (PURGES, "purge.lock purge.flow purge.live purge.status+purge.flow"),
+    (
+        EFFECTS,
+        "take.once call.once begin.closed mark.status cancel.doubt undo.cancel undo.hold undo.standing undo.took",
+    ),
 ]
 
 
