@@ -46,5 +46,6 @@ def test_a_list_fits_and_cuts_names_alone(full: fanin.App, capsys: Any, command:
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
     for one in whole:
         assert one in shown
-    rows: list[Any] = {"jobs": full.jobs, "flows": full.flows}.get(command, list)()
+    looks: dict[str, Any] = {"jobs": full.jobs, "flows": full.flows, "schedules": list}
+    rows = looks[command]()
     assert all(row.id[:13] in shown for row in rows)
