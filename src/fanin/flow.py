@@ -12,8 +12,9 @@ from fanin.domain import flows, identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
 from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
 from fanin.domain.flows import EXPAND, FlowRow, Plan, StepRow, StepSpec, Undo
-from fanin.domain.model import NewJob, Spec
+from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
+from fanin.domain.timeline import Explanation
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, LocalWorker
 from fanin.protocol import close, flow, read
 from fanin.protocol.advance import payload_of
@@ -21,6 +22,7 @@ from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
 from fanin.runtime.fanout import SUCCESSOR_PRIORITY
 from fanin.runtime.fits import check_mapped, check_step, check_undo
+from fanin.runtime.flow_timeline import flow_explanation
 from fanin.runtime.payloads import Spool
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
 
@@ -381,6 +383,19 @@ class FlowRun:
             if step.job_id is not None and (job := self.job(step.name)).status == "failed":
                 return "".join(f": {failure}" for failure in job.failures()[:1])
         return ""
+
+    def explain(self) -> Explanation:
+        """What happened to the flow in the order of time: when each step started and ended, and why. Raises
+        `UnknownJob`."""
+        steps, jobs = self.steps(), {}
+        for job_id in (job_id for step in steps for job_id in (step.job_id, step.undo_job_id) if job_id is not None):
+            first = self._look(job_id)
+            if first is not None:
+                jobs[job_id] = first, self._look(self._made_by(job_id)) or first
+        return flow_explanation(self.row(), steps, jobs)
+
+    def _look(self, job_id: str) -> JobRow | None:
+        return self._app.store.read(lambda: read.job(self._bucket, job_id))
 
     def cancel(self, reason: str | None = None) -> bool:
         """Stop the flow: nothing more starts, what runs is cancelled, and what is done is undone where its step says

@@ -84,7 +84,57 @@ def test_a_flow_is_drawn_for_mermaid_and_for_programs(app: fanin.App, run: fanin
     assert counts == [(run.job("seats").id, 3, 3, 0), (run.job("hotel").id, 1, 1, 1)]
 
 
-@pytest.mark.parametrize("words", [["explain"], ["cancel"], ["watch"], ["show", "--part", "0"]])
+def test_the_story_of_a_flow_is_told_in_order(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
+    lines = said(app, capsys, "explain", "2026").splitlines()
+    assert lines[0] == f"flow {run.id} needs_attention, failed"
+    told = [line.split("  ")[-1] for line in lines[1:]]
+    jobs = {step.name: run.job(step.name).id[:13] for step in run.steps()}
+    assert told[:2] == [
+        "created: 4 steps of flow trip (2026)",
+        f"step flight started: job {jobs['flight']} of {book(run)}",
+    ]
+    order = [told.index(f"step {name} ended: job {jobs[name]} completed") for name in ("flight", "rows", "seats")]
+    assert order == sorted(order)
+    assert f"step hotel ended: job {jobs['hotel']} failed: 1 of 1 parts failed, tolerated 0" in told
+    assert told[-1].startswith("run 1 ended: needs_attention: step 'hotel': job")
+    timeline = json.loads(said(app, capsys, "explain", "2026", "--json"))["timeline"]
+    assert [line["what"] for line in timeline][:2] == ["created", "child"]
+
+
+def book(run: fanin.FlowRun) -> str:
+    return run.job("flight").row().task
+
+
+def test_the_story_of_a_flow_says_why_a_step_was_skipped_or_undone(app: fanin.App, capsys: Any) -> None:
+    @app.task(attempts=1)
+    def work(text: str) -> str:
+        if text == "bad":
+            raise fanin.Permanent("no")
+        return text
+
+    @app.task
+    def undo(text: str) -> None: ...
+
+    flow = app.flow("story", fail_fast=False)
+    good = flow.step(work, "good", name="good", undo=undo)
+    flow.step(work, "never", name="never", after=good, on="failed")
+    flow.step(work, "x", name="behind", after=flow.step(work, "bad", name="bad", after=good))
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    told = [line.text for line in run.explain().timeline]
+    assert "step never was skipped: it starts if failed, and good was done" in told
+    assert "step behind was skipped: it starts if ok, and bad has failed" in told
+    assert any(line.startswith("the undo of step good ended: job") for line in told)
+    assert told[-1].startswith("run 1 ended: compensated")
+    stopped = app.flow("stopped")
+    stopped.step(work, "y", name="second", after=stopped.step(work, "x", name="first"))
+    cancelled = stopped.start()
+    cancelled.cancel("enough")
+    app.run_worker(until_idle=True)
+    assert [line.text for line in cancelled.explain().timeline][-1] == "run 1 ended: cancelled: enough"
+
+
+@pytest.mark.parametrize("words", [["cancel"], ["watch"], ["show", "--part", "0"], ["explain", "--part", "0"]])
 def test_a_flow_is_no_job(app: fanin.App, run: fanin.FlowRun, capsys: Any, words: list[str]) -> None:
     hint = "'2026' is a flow, and a job is meant: `fanin show 2026` names the jobs of its steps"
     assert hint in said(app, capsys, *words, "2026", code=exits.USAGE)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import WaitTimeout
 from fanin.domain.flows import FlowRow, StepRow
+from fanin.domain.timeline import Explanation
 from fanin.flow import Flow, FlowRun, Manual, Step
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS
 from fanin.protocol import flow
@@ -135,6 +136,9 @@ class AsyncFlowRun:
     async def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
         await self.wait(timeout)
         return await asyncio.to_thread(self._sync.result, step)
+
+    async def explain(self) -> Explanation:
+        return await asyncio.to_thread(self._sync.explain)
 
     async def cancel(self, reason: str | None = None) -> bool:
         return await asyncio.to_thread(self._sync.cancel, reason)

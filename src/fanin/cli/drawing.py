@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fanin.cli import exits
 from fanin.cli.options import Common, console, print_json
 from fanin.cli.tables import moment, short, span
+from fanin.domain.errors import UnknownJob
 from fanin.domain.flows import EXPAND
 from fanin.protocol import read
 
@@ -30,6 +31,18 @@ SHAPES = {
     "waiting": "lightgrey",
     "skipped": "white",
 }
+
+
+def flow_named(app: fanin.App, name: str) -> fanin.FlowRun | None:
+    """The flow that is meant where a job of this name is looked for first, and there is none."""
+    try:
+        app.job(name)
+    except UnknownJob:
+        try:
+            return app.flow_run(name)
+        except UnknownJob:
+            return None
+    return None
 
 
 def show_flow(app: fanin.App, run: fanin.FlowRun, mermaid: bool, common: Common) -> int:

@@ -8,6 +8,8 @@ import msgspec
 from cyclopts import Parameter
 
 from fanin.cli import exits
+from fanin.cli.drawing import COLOURS as FLOW_COLOURS
+from fanin.cli.drawing import flow_named
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
 from fanin.cli.tables import STATUS_COLOURS, moment, number, short, span
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     import fanin
 
-USAGE = "fanin explain [OPTIONS] JOB"
+USAGE = "fanin explain [OPTIONS] JOB|FLOW"
 COLOURS = {
     "lease_lost": "yellow", "refused": "yellow", "stopped": "yellow", "released": "yellow", "retried": "yellow",
     "failed": "red", "paused": "magenta", "resumed": "magenta", "skipped": "magenta", "finished": "magenta",
@@ -26,7 +28,7 @@ COLOURS = {
 
 
 def explain(
-    job: Annotated[str, Parameter(help="The job's id, the beginning of it, or its key.")],
+    job: Annotated[str, Parameter(help="The id of a job or a flow, the beginning of it, or its key.")],
     /,
     *,
     part: Annotated[int | None, option("The whole history of one part, by its index from 0.")] = None,
@@ -34,21 +36,22 @@ def explain(
 ) -> int:
     """Tell what happened to a job in the order of time: lost leases, refused commits, what operators did, its ends."""
     with open_app(common) as app:
-        found = app.job(job).explain(part)
+        flow = flow_named(app, job) if part is None else None
+        found = app.job(job).explain(part) if flow is None else flow.explain()
     if common.json:
         print_json(msgspec.to_builtins(found))
     else:
-        _print(console(common), found)
+        _print(console(common), "job" if flow is None else "flow", found)
     return exits.OK
 
 
-def _print(screen: Console, found: fanin.Explanation) -> None:
+def _print(screen: Console, kind: str, found: fanin.Explanation) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    colour = STATUS_COLOURS[found.status]
-    outcome = f", {found.outcome}" if found.outcome else ""
-    screen.print(f"[bold]job {found.job}[/] [{colour}]{found.status}{outcome}[/]", soft_wrap=True)
+    colour = (STATUS_COLOURS | FLOW_COLOURS)[found.status]
+    outcome = f", {found.outcome}" if found.outcome not in (None, found.status) else ""
+    screen.print(f"[bold]{kind} {found.job}[/] [{colour}]{found.status}{outcome}[/]", soft_wrap=True)
     start, rows = found.timeline[0].at, Table(box=None, pad_edge=False, show_header=False)
     rows.add_column(no_wrap=True, style="dim")
     rows.add_column(no_wrap=True, style="dim", justify="right")

@@ -8,10 +8,10 @@ import msgspec
 from cyclopts import Parameter
 
 from fanin.cli import exits
-from fanin.cli.drawing import show_flow
+from fanin.cli.drawing import flow_named, show_flow
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
 from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, span, status
-from fanin.domain.errors import BadOption, UnknownJob, UnknownPart
+from fanin.domain.errors import BadOption, UnknownPart
 from fanin.protocol import read
 
 if TYPE_CHECKING:
@@ -39,12 +39,9 @@ def show(
     if failures < 0:
         raise BadOption(f"--failures {failures}: give 0 or more")
     with open_app(common) as app:
-        try:
-            found = app.job(job)
-        except UnknownJob:
-            if part is not None or (flow := _flow(app, job)) is None:
-                raise
+        if part is None and (flow := flow_named(app, job)) is not None:
             return show_flow(app, flow, mermaid, common)
+        found = app.job(job)
         if mermaid:
             raise BadOption(f"--mermaid: {job} is a job, and flows alone are drawn so")
         if part is not None:
@@ -163,13 +160,6 @@ def _show_part(app: fanin.App, job: fanin.Job, idx: int, common: Common) -> int:
         if trace := (entry["error"] or {}).get("traceback"):
             screen.print(trace, markup=False, soft_wrap=True)
     return exits.OK
-
-
-def _flow(app: fanin.App, name: str) -> fanin.FlowRun | None:
-    try:
-        return app.flow_run(name)
-    except UnknownJob:
-        return None
 
 
 def _below(job: fanin.Job) -> str:

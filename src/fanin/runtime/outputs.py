@@ -93,7 +93,8 @@ def root_of(store: Store) -> str:
     if store.file is not None:
         return f"{store.file}.outputs"
     raise BadOption(
-        f"outputs need a place that all hosts share: set {VARIABLE} to a directory, or to s3://, gs:// or az://"
+        f"outputs, and results over {limits.RESULT_BYTES} bytes, need a place that all hosts share: set {VARIABLE} "
+        "to a directory, or to s3://, gs:// or az://"
     )
 
 
