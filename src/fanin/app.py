@@ -32,7 +32,7 @@ from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.spawning import item_key
-from fanin.runtime.task import Filter, Task, check_attempts, check_name, check_priority
+from fanin.runtime.task import Filter, Task, check_attempts, check_key, check_name, check_priority
 from fanin.stores import default_url, open_store
 
 if TYPE_CHECKING:
@@ -509,8 +509,9 @@ class App:
         width: int | None = None,
     ) -> NewJob:
         refuse_while_starting("not submitted")
-        if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
-            raise BadOption(f"key={key!r}: use 1 to {limits.KEY_CHARS} printable characters, or None")
+        check_key(key)
+        if not isinstance(events, Events | None):
+            raise BadOption(f"events={events!r}: give fanin.Events(…), or None")
         if stripes is not None and (type(stripes) is not int or not 1 <= stripes <= limits.STRIPES):
             raise BadOption(f"stripes={stripes}: give 1 to {limits.STRIPES}")
         queue = check_name(queue, "queue") if queue is not None else task.queue

@@ -24,7 +24,7 @@ from fanin.runtime.fanout import SUCCESSOR_PRIORITY
 from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.flow_timeline import flow_explanation
 from fanin.runtime.payloads import Spool
-from fanin.runtime.task import Task, check_attempts, check_name, check_priority
+from fanin.runtime.task import Task, check_attempts, check_key, check_name, check_priority
 
 if TYPE_CHECKING:
     from fanin.app import App
@@ -81,11 +81,9 @@ class Flow:
     ) -> None:
         self._app = app
         self.name = check_name(name, "flow name")
-        if key is not None and (not key or len(key) > limits.KEY_CHARS or not key.isprintable()):
-            raise BadOption(f"key={key!r}: use 1 to {limits.KEY_CHARS} printable characters, or None")
         if give_up not in ("proceed", "abandon"):
             raise BadOption(f"give_up={give_up!r}: 'proceed' (what is done stays) or 'abandon' (it is undone)")
-        self.key = key
+        self.key = check_key(key)
         self._give_up_after, self._give_up_at = deadline(give_up_after, give_up_at)
         self._give_up = give_up
         self._fail_fast = bool(fail_fast)

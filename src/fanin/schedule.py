@@ -223,11 +223,17 @@ def _payloads(
         alone = signature.encode_call((), {})
         return lambda slot: [alone]
     if not callable(items):
+        if not isinstance(items, Iterable):
+            raise BadOption(f"items={items!r}: give a list, or a function that returns the items of a slot")
         listed = [signature.encode_item(item, n) for n, item in enumerate(items)]
         return lambda slot: listed
     if inspect.iscoroutinefunction(items) or isinstance(items, Task):
         raise BadOption(f"items={items!r}: give a list, or a plain function that returns the items of a slot")
     takes_slot = bool(inspect.signature(items).parameters)
+    try:
+        inspect.signature(items).bind(*([None] if takes_slot else []))
+    except TypeError:
+        raise BadOption(f"items={items!r}: the function takes the slot, or nothing") from None
 
     def called(slot: datetime) -> Iterable[str]:
         found = items(slot) if takes_slot else items()

@@ -172,3 +172,42 @@ def test_a_state_that_there_is_not_is_refused(tmp_path: Path) -> None:
         for look in (app.jobs, app.flows):
             with pytest.raises(fanin.BadOption, match=r"status='odd': there are .*running"):
                 look("odd")
+            with pytest.raises(fanin.BadOption, match="limit=-1: give a whole number from 1 on"):
+                look(limit=-1)
+
+
+TEXTS = [5, b"x", "", "a\nb", "x" * 1001]
+
+
+@pytest.mark.parametrize("value", TEXTS)
+def test_names_and_keys_are_texts(app: fanin.App, value: Any) -> None:
+    one = task(app, "one", int, int)
+    said = r"(key=|name |queue ).*: use a text of 1 to \d+ printable characters"
+    asks: list[Callable[[], object]] = [
+        lambda: app.map(one, [1], key=value),
+        lambda: app.submit_with(one, (1,), key=value),
+        lambda: app.flow("plan", key=value),
+        lambda: app.flow(value),
+        lambda: app.flow("plan").map(one, [1], queue=value or 5),
+        lambda: app.flow("plan").step(one, 1, name=value),
+        lambda: app.schedule(value, "@daily", one, [1]),
+        lambda: app.task(name=value or 5)(lambda: None),
+    ]
+    for ask in asks:
+        with pytest.raises(fanin.BadOption, match=said):
+            ask()
+
+
+def test_what_is_of_another_kind_is_refused(app: fanin.App) -> None:
+    one = task(app, "one", int, int)
+    wrong: Any = "default"
+    asks: list[tuple[Callable[[], object], str]] = [
+        (lambda: app.run_worker(queues=wrong, until_idle=True), r"queues='default': give a list of names"),
+        (lambda: app.map(one, [1], events=wrong), r"events='default': give fanin.Events"),
+        (lambda: app.task(item_key=wrong)(lambda x: x), r"item_key='default': give a function"),
+        (lambda: app.schedule("s1", "@daily", one, lambda a, b: [1]), "takes the slot, or nothing"),
+        (lambda: app.schedule("s2", "@daily", one, 5), r"items=5: give a list, or a function"),  # type: ignore[arg-type]
+    ]
+    for ask, said in asks:
+        with pytest.raises(fanin.BadOption, match=said):
+            ask()

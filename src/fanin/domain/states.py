@@ -192,8 +192,10 @@ OUTCOMES = (
 )
 
 
-def check_state(status: str | None, states: Sequence[str]) -> None:
-    """Raise `BadOption` if ``status`` is none of these; None stands for all."""
+def check_look(status: str | None, states: Sequence[str], limit: int) -> None:
+    """Raise `BadOption` if ``status`` is none of these (None stands for all), or ``limit`` no number of rows."""
+    if type(limit) is not int or limit < 1:
+        raise BadOption(f"limit={limit!r}: give a whole number from 1 on")
     if status is not None and status not in states:
         raise BadOption(f"status={status!r}: there are {', '.join(states)}")
 

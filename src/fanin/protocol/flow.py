@@ -11,7 +11,7 @@ from fanin.domain import flows, limits
 from fanin.domain.errors import BadOption, KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.flows import FlowRow, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob
-from fanin.domain.states import FLOW_STATES, JOB_ENDED, STEP_UNDONE, check_state
+from fanin.domain.states import FLOW_STATES, JOB_ENDED, STEP_UNDONE, check_look
 from fanin.protocol import advance, close, deeds, effect, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
@@ -254,8 +254,11 @@ def row(bucket: int, flow_id: str) -> Txn[FlowRow | None]:
 
 
 def newest(buckets: Iterable[int], status: str | None, limit: int) -> Txn[list[FlowRow]]:
-    """The newest flows over all buckets, optionally of one state. Raises `BadOption` for one that there is not."""
-    check_state(status, FLOW_STATES)
+    """The newest flows over all buckets, optionally of one state.
+
+    Raises `BadOption` for a state or a limit that cannot be.
+    """
+    check_look(status, FLOW_STATES, limit)
     found: list[FlowRow] = []
     for bucket in buckets:
         found += [FlowRow(*one) for one in (yield SQL.newest(bucket=bucket, status=status, limit=limit))]

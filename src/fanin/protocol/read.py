@@ -9,7 +9,7 @@ import msgspec
 
 from fanin.domain.identity import successor_id
 from fanin.domain.model import Failure, JobRow, Progress, Spec
-from fanin.domain.states import JOB_STATES, check_state
+from fanin.domain.states import JOB_STATES, check_look
 from fanin.protocol.steps import Room, Rows, Txn
 
 SQL = Room("read")
@@ -23,8 +23,8 @@ def job(bucket: int, job_id: str) -> Txn[JobRow | None]:
 
 
 def jobs(buckets: Iterable[int], status: str | None, limit: int) -> Txn[list[JobRow]]:
-    """The newest jobs over all buckets. Raises `BadOption` for a state that there is not."""
-    check_state(status, JOB_STATES)
+    """The newest jobs over all buckets. Raises `BadOption` for a state or a limit that cannot be."""
+    check_look(status, JOB_STATES, limit)
     found: list[JobRow] = []
     for bucket in buckets:
         found += [JobRow(*row) for row in (yield SQL.jobs(bucket=bucket, status=status, limit=limit))]

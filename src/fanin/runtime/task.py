@@ -78,6 +78,8 @@ class Task(Generic[P, R]):
             self.backoff = Backoff(first=seconds(backoff, "backoff"))
         self.retry_on = check_filter(retry_on, "retry_on")
         self.give_up_on = check_filter(give_up_on, "give_up_on")
+        if item_key is not None and not callable(item_key):
+            raise BadOption(f"item_key={item_key!r}: give a function of an item, or None for all of the item")
         self.item_key = item_key
         self.signature = Signature(function, self.name)
         self.effects: Handlers = {}
@@ -120,8 +122,17 @@ class Application(Protocol):
 
 def check_name(value: str, what: str) -> str:
     """A name that fits everywhere it goes: columns, notifications, logs. Raises `BadOption`."""
-    if not value or len(value) > limits.NAME_CHARS or not value.isprintable():
-        raise BadOption(f"{what} {value!r}: use 1 to {limits.NAME_CHARS} printable characters")
+    return _check_text(value, f"{what} {value!r}", limits.NAME_CHARS)
+
+
+def check_key(value: str | None) -> str | None:
+    """The key of a job or a flow. Raises `BadOption`."""
+    return None if value is None else _check_text(value, f"key={value!r}", limits.KEY_CHARS)
+
+
+def _check_text(value: Any, said: str, most: int) -> str:
+    if not isinstance(value, str) or not value or len(value) > most or not value.isprintable():
+        raise BadOption(f"{said}: use a text of 1 to {most} printable characters")
     return value
 
 

@@ -76,6 +76,8 @@ class Worker:
         self.store = app.store
         self._schedules = app.schedules
         self.tasks = {**BUILT_IN, **app.tasks}
+        if isinstance(queues, str):
+            raise BadOption(f"queues={queues!r}: give a list of names, as in queues=[{queues!r}]")
         self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
         self.concurrency = concurrency
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(16**4):04x}"
