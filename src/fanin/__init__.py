@@ -48,6 +48,7 @@ from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import Joined
 from fanin.runtime.outputs import Output
 from fanin.runtime.part import Part, current
+from fanin.runtime.successor import Successor
 from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ __all__ = [
     "Step",
     "StoreBusy",
     "StoreUnreachable",
+    "Successor",
     "Task",
     "Unavailable",
     "UnknownJob",

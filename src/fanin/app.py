@@ -15,7 +15,7 @@ from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, Unknown
 from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob
-from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy, make_stale
+from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
 from fanin.domain.signals import Signals
 from fanin.flow import Flow, FlowRun
@@ -25,13 +25,13 @@ from fanin.protocol import flow, read, signals
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.codec import encode
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
-from fanin.runtime.fanout import batched, check_overflow, spec_of
-from fanin.runtime.fits import check_successor
+from fanin.runtime.fanout import batched, check_overflow
 from fanin.runtime.listeners import Listeners, sample
 from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.spawning import item_key
+from fanin.runtime.successor import Then, spec_of, successor_of
 from fanin.runtime.task import Filter, Task, check_attempts, check_key, check_name, check_priority
 from fanin.stores import default_url, open_store
 
@@ -177,10 +177,7 @@ class App:
         start: datetime | None = None,
         end: datetime | None = None,
         jitter: Duration = 0.0,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
         sample: int | None = None,
@@ -214,10 +211,8 @@ class App:
             raise BadOption(f"{limits.SCHEDULES} schedules are declared, which is the limit")
         rule = make_rule(misfire, overlap, seconds(grace, "grace"), catch_up, seconds(jitter, "jitter"))
         options = {
-            "then": then, "then_give_up_after": then_give_up_after, "then_stale_after": then_stale_after,
-            "then_stale": then_stale,
-            "give_up_after": give_up_after, "attempts": attempts, "queue": queue, "priority": priority,
-            "meta": meta,
+            "then": then, "give_up_after": give_up_after, "attempts": attempts, "queue": queue,
+            "priority": priority, "meta": meta,
         }  # fmt: skip
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         made = Schedule(self, name, make_timing(cron, tz, start, end), rule, task, items, policy, options)
@@ -229,10 +224,7 @@ class App:
         task: Task[..., Any],
         items: Iterable[Any],
         *,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -256,10 +248,8 @@ class App:
     ) -> Job:
         """Create a job with one part per item, ``task(item)`` each, and return it at once.
 
-        then: the task that receives the `Joined` parts when the job has completed; created by the job's end, once.
-        then_give_up_after: end it so long after that, if it has not ended.
-        then_stale_after, then_stale: if no worker has claimed it so long after that, it is too old to start:
-        ``"skip"`` cancels it, ``"fail"`` fails it (default: it is run, however old).
+        then: the task that receives the `Joined` parts when the job has completed, or a `Successor` with options of
+        its own; created by the job's end, once.
         key: the same key and content again is the same job, another content is `KeyConflict`. Inside a handler a job
         without one is known by its place: the n-th job of the part, in every attempt.
         tolerate: failed parts that still let the job complete: a count, or a share such as ``"1%"``.
@@ -285,10 +275,8 @@ class App:
         self._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = self._new_job(
-            task, policy, then=then, then_give_up_after=then_give_up_after,
-            then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
+            task, policy, then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
+            queue=queue, priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         split = check_overflow(overflow, policy, stream=stream, grows=bool(grows))
@@ -307,10 +295,7 @@ class App:
         self,
         task: Task[..., Any],
         *,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -341,8 +326,7 @@ class App:
         """
         self._own(task)
         new = self._new_job(
-            task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then,
-            then_give_up_after=then_give_up_after, then_stale_after=then_stale_after, then_stale=then_stale, key=key,
+            task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then, key=key,
             give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
@@ -363,10 +347,7 @@ class App:
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
         *,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         key: str | None = None,
         attempts: int | None = None,
         queue: str | None = None,
@@ -382,10 +363,8 @@ class App:
         """`submit` with the options of `map` that make sense for one part."""
         payload = self._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = self._new_job(
-            task, Policy(), then=then, then_give_up_after=then_give_up_after,
-            then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=1, meta=meta, events=events,
+            task, Policy(), then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
+            queue=queue, priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         self._create(new, Spool([payload], 1), within)
         return Job(self, new.id, run=run)
@@ -492,10 +471,7 @@ class App:
         task: Task[..., Any],
         policy: Policy,
         *,
-        then: Task[..., Any] | None,
-        then_give_up_after: Duration | None,
-        then_stale_after: Duration | None,
-        then_stale: str,
+        then: Then | None,
         key: str | None,
         give_up_after: Duration | None,
         attempts: int | None,
@@ -518,15 +494,8 @@ class App:
         priority = check_priority(priority) if priority is not None else task.priority
         successor = None
         if then is not None:
-            check_successor(self._own(then), task)
-            wait = None if then_give_up_after is None else seconds(then_give_up_after, "then_give_up_after")
-            spec = spec_of(then, priority, *make_stale(then_stale_after, then_stale, "then_"), wait)
-            successor = msgspec.json.encode(spec).decode()
-        elif then_stale_after is not None or then_stale != "run" or then_give_up_after is not None:
-            raise BadOption(
-                f"then_give_up_after={then_give_up_after!r}, then_stale_after={then_stale_after!r}, "
-                f"then_stale={then_stale!r}: give then= too"
-            )
+            self._own(successor_of(then).task)
+            successor = spec_of(then, task, priority)
         parent = running_part()
         if key is not None:
             job_id = identity.keyed_job_id(key)

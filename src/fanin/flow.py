@@ -20,10 +20,10 @@ from fanin.protocol import close, flow, read
 from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
-from fanin.runtime.fanout import SUCCESSOR_PRIORITY
 from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.flow_timeline import flow_explanation
 from fanin.runtime.payloads import Spool
+from fanin.runtime.successor import SUCCESSOR_PRIORITY
 from fanin.runtime.task import Task, check_attempts, check_key, check_name, check_priority
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, NotAllowedNow, UnknownSchedule
 from fanin.domain.model import Firing, ScheduleRow
-from fanin.domain.policy import check_quorum, make_stale
+from fanin.domain.policy import check_quorum
 from fanin.domain.timing import Rule, Timing, soon
 from fanin.job import Job
 from fanin.protocol import read, schedule
 from fanin.protocol.schedule import Prepared, Slot
 from fanin.protocol.steps import TxnFactory
 from fanin.runtime.codec import encode
-from fanin.runtime.fits import check_successor
 from fanin.runtime.payloads import Spool, content_hash
+from fanin.runtime.successor import spec_of, successor_of
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Schedule:
     def _texts(self) -> tuple[str, str]:
         """Timing and the rest, as JSON, for those who look at the database without the code."""
         then = self._options["then"]
-        facts = {"task": self._task.name, "then": then.name if then is not None else None}
+        facts = {"task": self._task.name, "then": None if then is None else successor_of(then).task.name}
         rule = msgspec.structs.asdict(self.rule)
         return msgspec.json.encode(self.timing).decode(), msgspec.json.encode(facts | rule).decode()
 
@@ -195,10 +195,8 @@ def check_note(note: str | None) -> None:
 def _check(app: App, task: Task[..., Any], options: dict[str, Any]) -> None:
     """What a submit would refuse is refused at the declaration, without a look at the database."""
     if options["then"] is not None:
-        check_successor(app._own(options["then"]), task)
-    make_stale(options["then_stale_after"], options["then_stale"], "then_")
-    if options["then_give_up_after"] is not None:
-        seconds(options["then_give_up_after"], "then_give_up_after")
+        app._own(successor_of(options["then"]).task)
+        spec_of(options["then"], task, 0)
     if options["attempts"] is not None:
         check_attempts(options["attempts"])
     if options["queue"] is not None:

@@ -66,8 +66,8 @@ def test_a_moment_that_has_passed_ends_at_once_what_it_is_for(
 
 
 def test_a_successor_has_a_deadline_of_its_own(app: fanin.App, t: Any) -> None:
-    late = app.map(t.note, ["a"], then=t.total, then_give_up_after=0)
-    early = app.submit_with(t.note, ("a",), then=t.total, then_give_up_after="1h")
+    late = app.map(t.note, ["a"], then=fanin.Successor(t.total, give_up_after=0))
+    early = app.submit_with(t.note, ("a",), then=fanin.Successor(t.total, give_up_after="1h"))
     work(app)
     assert late.successor is not None
     assert (late.status, late.successor.status, late.successor.row().outcome) == ("completed", "failed", "gave_up")
@@ -97,10 +97,8 @@ def test_what_is_no_moment_is_refused(app: fanin.App, t: Any, at: Any) -> None:
             ask()
     with pytest.raises(fanin.BadOption, match="give one of them"):
         app.map(t.note, ["a"], give_up_at=FUTURE, give_up_after=1)
-    with pytest.raises(fanin.BadOption, match=r"then_give_up_after=5.* give then= too"):
-        app.map(t.note, ["a"], then_give_up_after=5)
-    with pytest.raises(fanin.BadOption, match="then_give_up_after=-1: must be zero or more"):
-        app.schedule("nightly", "0 2 * * *", t.note, ["a"], then=t.total, then_give_up_after=-1)
+    with pytest.raises(fanin.BadOption, match="give_up_after=-1: must be zero or more"):
+        fanin.Successor(t.total, give_up_after=-1)
     assert app.jobs() == []
 
 
@@ -116,7 +114,7 @@ def test_the_async_twin_says_the_same(migrated_url: str) -> None:
             async def total(parts: fanin.Joined[str]) -> int:
                 return len(parts)
 
-            job = await app.map(note, ["a"], then=total, then_give_up_after="1h", give_up_at=FUTURE)
+            job = await app.map(note, ["a"], then=fanin.Successor(total, give_up_after="1h"), give_up_at=FUTURE)
             assert (await job.row()).give_up_at == FUTURE.timestamp()
             made = app.flow("night", give_up_at=FUTURE)
             made.step(note, "a")

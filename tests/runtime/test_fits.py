@@ -65,7 +65,7 @@ def plans(app: fanin.App, given: Any, taken: Any) -> list[Callable[[], object]]:
         lambda: flow.map(takes, step),
         lambda: flow.map(takes, flow.step(lists, 1)),
         lambda: app._new_job(
-            one, Policy(), then=joins, then_give_up_after=None, then_stale_after=None, then_stale="run", key=None,
+            one, Policy(), then=joins, key=None,
             give_up_after=None, attempts=None, queue=None, priority=None, delay=0, stripes=None, meta=None,
         ),
         lambda: FanOut.of(one, [1], then=joins),

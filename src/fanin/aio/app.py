@@ -28,6 +28,7 @@ from fanin.runtime.fanout import batched, check_overflow
 from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
+from fanin.runtime.successor import Then
 from fanin.runtime.task import Filter, Task
 from fanin.stores.base import Store
 
@@ -127,10 +128,7 @@ class AsyncApp:
         start: datetime | None = None,
         end: datetime | None = None,
         jitter: Duration = 0.0,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
         sample: int | None = None,
@@ -145,9 +143,7 @@ class AsyncApp:
         """See `App.schedule`. Not awaited: nothing is written. A function for ``items`` is a plain one."""
         made = self._app.schedule(
             name, cron, task, items, tz=tz, misfire=misfire, overlap=overlap, grace=grace, catch_up=catch_up,
-            start=start, end=end, jitter=jitter, then=then, then_give_up_after=then_give_up_after,
-            then_stale_after=then_stale_after,
-            then_stale=then_stale, tolerate=tolerate, fail_fast=fail_fast, sample=sample,
+            start=start, end=end, jitter=jitter, then=then, tolerate=tolerate, fail_fast=fail_fast, sample=sample,
             quorum=quorum, give_up_after=give_up_after, give_up=give_up, attempts=attempts, queue=queue,
             priority=priority, meta=meta,
         )  # fmt: skip
@@ -174,10 +170,7 @@ class AsyncApp:
         task: Task[..., Any],
         items: Iterable[Any] | AsyncIterable[Any],
         *,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -203,10 +196,8 @@ class AsyncApp:
         self._app._own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = await self._new(
-            task, policy, then=then, then_give_up_after=then_give_up_after,
-            then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
+            task, policy, then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
+            queue=queue, priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
         )  # fmt: skip
         split = check_overflow(overflow, policy, stream=stream, grows=bool(grows))
@@ -226,10 +217,7 @@ class AsyncApp:
         self,
         task: Task[..., Any],
         *,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         key: str | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
@@ -256,10 +244,8 @@ class AsyncApp:
         @asynccontextmanager
         async def opened() -> AsyncIterator[AsyncOpenJob]:
             new = await self._new(
-                task, policy, then=then, then_give_up_after=then_give_up_after,
-                then_stale_after=then_stale_after, then_stale=then_stale,
-                key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
-                priority=priority, delay=delay, stripes=stripes, meta=meta, events=events, width=width,
+                task, policy, then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
+                queue=queue, priority=priority, delay=delay, stripes=stripes, meta=meta, events=events, width=width,
             )  # fmt: skip
             async with AsyncOpenJob(self, self._app._producer(task, new), run=run) as job:
                 yield job
@@ -276,10 +262,7 @@ class AsyncApp:
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
         *,
-        then: Task[..., Any] | None = None,
-        then_give_up_after: Duration | None = None,
-        then_stale_after: Duration | None = None,
-        then_stale: str = "run",
+        then: Then | None = None,
         key: str | None = None,
         attempts: int | None = None,
         queue: str | None = None,
@@ -295,10 +278,8 @@ class AsyncApp:
         """See `App.submit_with`."""
         payload = self._app._own(task).signature.encode_call(tuple(args), kwargs or {})
         new = await self._new(
-            task, Policy(), then=then, then_give_up_after=then_give_up_after,
-            then_stale_after=then_stale_after, then_stale=then_stale,
-            key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
-            priority=priority, delay=delay, stripes=1, meta=meta, events=events,
+            task, Policy(), then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
+            queue=queue, priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
         await self._create(new, Spool([payload], 1), within)
         return AsyncJob(self, new.id, run=run)

@@ -202,17 +202,17 @@ class Backoff(msgspec.Struct, frozen=True):
         return full * (1.0 - self.jitter * drawn)
 
 
-def make_stale(stale_after: Duration | None, stale: str, prefix: str = "") -> tuple[float | None, str | None]:
+def make_stale(stale_after: Duration | None, stale: str) -> tuple[float | None, str | None]:
     """What is kept of the options ``stale_after`` (in seconds then) and ``stale``. Raises `BadOption`."""
     if stale not in STALE:
-        raise BadOption(f"{prefix}stale={stale!r}: give one of {', '.join(STALE)}")
+        raise BadOption(f"stale={stale!r}: give one of {', '.join(STALE)}")
     if stale_after is None and stale != "run":
-        raise BadOption(f"{prefix}stale={stale!r}: say from which age on, as in {prefix}stale_after='1h'")
+        raise BadOption(f"stale={stale!r}: say from which age on, as in stale_after='1h'")
     if stale_after is None:
         return None, None
     if stale == "run":
-        raise BadOption(f"{prefix}stale_after={stale_after!r}: say what follows, {prefix}stale='skip' or 'fail'")
-    return seconds(stale_after, f"{prefix}stale_after"), stale
+        raise BadOption(f"stale_after={stale_after!r}: say what follows, stale='skip' or 'fail'")
+    return seconds(stale_after, "stale_after"), stale
 
 
 def make_policy(

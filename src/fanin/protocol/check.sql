@@ -335,7 +335,9 @@ SELECT f.id, f.status FROM fanin.flow AS f WHERE f.listeners IS NOT NULL AND
         WHERE c.bucket = f.bucket AND c.parent_id = f.id)
     <> (SELECT coalesce(sum(json_array_length(f.listeners::json->o.type)), 0) --pg
     <> (SELECT coalesce(sum(json_array_length(f.listeners, '$."' || o.type || '"')), 0) --lite
-        FROM fanin.outbox AS o WHERE o.bucket = f.bucket AND o.job_id = f.id);
+        FROM fanin.outbox AS o --pg
+        FROM fanin.outbox AS o INDEXED BY fanin.outbox_job --lite
+        WHERE o.bucket = f.bucket AND o.job_id = f.id);
 
 -- name: e5
 -- all buckets

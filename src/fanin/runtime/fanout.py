@@ -10,16 +10,14 @@ import msgspec
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.errors import BadOption, BadPayload, LimitExceeded
-from fanin.domain.model import Claim, JobRow, NewJob, Spec
+from fanin.domain.model import Claim, JobRow, NewJob
 from fanin.domain.policy import Policy, check_quorum, make_policy
 from fanin.protocol import nest, read
 from fanin.protocol.nest import Nested
-from fanin.runtime.fits import check_successor
 from fanin.runtime.payloads import Spool
+from fanin.runtime.successor import Then, spec_of
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
 from fanin.stores.base import Store
-
-SUCCESSOR_PRIORITY = 10
 
 
 class FanOut(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ class FanOut(msgspec.Struct, frozen=True):
         task: Task[..., Any],
         items: Iterable[Any],
         *,
-        then: Task[..., Any] | None = None,
+        then: Then | None = None,
         tolerate: int | str | None = None,
         fail_fast: bool | None = None,
         sample: int | None = None,
@@ -68,8 +66,6 @@ class FanOut(msgspec.Struct, frozen=True):
     ) -> FanOut:
         """See `Part.fan_out`. Raises `BadOption`."""
         rank = task.priority if priority is None else check_priority(priority)
-        if then is not None:
-            check_successor(then, task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         return FanOut(
             payloads=task.signature.encode_items(items),
@@ -78,7 +74,7 @@ class FanOut(msgspec.Struct, frozen=True):
             attempts=task.attempts if attempts is None else check_attempts(attempts),
             priority=rank,
             policy=msgspec.json.encode(policy).decode(),
-            successor=None if then is None else msgspec.json.encode(spec_of(then, rank)).decode(),
+            successor=None if then is None else spec_of(then, task, rank),
             delay=seconds(delay, "delay"),
             give_up_after=None if give_up_after is None else seconds(give_up_after, "give_up_after"),
             quorum=quorum,
@@ -179,18 +175,3 @@ def _plain(problem: Exception) -> str:
     """The message as a text that any database can hold."""
     text = str(problem).removesuffix(". Nothing was written").replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace").decode()[: limits.REASON_CHARS]
-
-
-def spec_of(
-    task: Task[..., Any],
-    above: int,
-    stale_after: float | None = None,
-    stale: str | None = None,
-    give_up_after: float | None = None,
-) -> Spec:
-    """The successor that runs ``task`` after parts of the priority ``above``: it never waits behind them."""
-    priority = min(max(above, task.priority) + SUCCESSOR_PRIORITY, limits.PRIORITY_MAX)
-    return Spec(
-        task=task.name, queue=task.queue, attempts=task.attempts, priority=priority,
-        stale_after=stale_after, stale=stale, give_up_after=give_up_after,
-    )  # fmt: skip

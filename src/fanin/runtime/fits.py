@@ -105,8 +105,8 @@ def _members(kind: kinds.Type | None) -> Sequence[kinds.Type | None]:
 
 
 def _name(kind: kinds.Type | None) -> str | None:
-    if isinstance(kind, kinds.StructType):
-        return None if kind.array_like else "object"
+    if isinstance(kind, kinds.StructType):  # of a `FanOut`, the results are those of another task
+        return None if kind.array_like or hasattr(kind.cls, "__fanin_fan_out__") else "object"
     return next((name for types, name in _NAMES if isinstance(kind, types)), None)
 
 
