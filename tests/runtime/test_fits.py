@@ -182,16 +182,17 @@ TEXTS = [5, b"x", "", "a\nb", "x" * 1001]
 @pytest.mark.parametrize("value", TEXTS)
 def test_names_and_keys_are_texts(app: fanin.App, value: Any) -> None:
     one = task(app, "one", int, int)
+    wrong: Any = value or 5  # an empty queue, and no name, are the task's
     said = r"(key=|name |queue ).*: use a text of 1 to \d+ printable characters"
     asks: list[Callable[[], object]] = [
         lambda: app.map(one, [1], key=value),
         lambda: app.submit_with(one, (1,), key=value),
         lambda: app.flow("plan", key=value),
         lambda: app.flow(value),
-        lambda: app.flow("plan").map(one, [1], queue=value or 5),
+        lambda: app.flow("plan").map(one, [1], queue=wrong),
         lambda: app.flow("plan").step(one, 1, name=value),
         lambda: app.schedule(value, "@daily", one, [1]),
-        lambda: app.task(name=value or 5)(lambda: None),
+        lambda: app.task(name=wrong)(lambda: None),
     ]
     for ask in asks:
         with pytest.raises(fanin.BadOption, match=said):
