@@ -853,6 +853,12 @@ def create_flow(stage: Stage) -> TxnFactory[bool]:
     return lambda: flow.create(new)
 
 
+@row("flow.create", "two steps that would start at once, after the deadline")
+def create_late_flow(stage: Stage) -> TxnFactory[bool]:
+    new = flows.plan({"a": "", "b": "", "c": "a b"}, task=TASK, queue=QUEUE, key="k", give_up_after=0.0)
+    return lambda: flow.create(new)
+
+
 @row("finish.settle", "the last step before one that starts, and before one that is skipped with what stands behind")
 def step_starts(stage: Stage) -> TxnFactory[list[Settled]]:
     stage.flow({"a": "", "b": "a", "no": "a", "behind": "no"}, conditions={"no": "failed"})
