@@ -145,7 +145,8 @@ class EffectRules(Guards):
     def advance_hold_effects(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         found = self._effects(view, v["job_id"])
         for key, _row in found:
-            self._lock(view, key, "undo.hold")
+            if "undo.hold" not in self.missing:
+                self._no_wait(view, key)
         return [key[2:] for key, _row in found]
 
     def advance_reverse_effects(self, view: View, v: dict[str, Any], _: Any) -> Rows:

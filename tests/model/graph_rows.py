@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fanin.domain.states import FLOW_LIVE
-from tests.model.world import Key, View
+from tests.model.world import Busy, Key, View
 
 LIVE = ("pending", "running")
 OVER = ("succeeded", "failed", "abandoned")
@@ -94,6 +94,12 @@ class Guards:
     def _lock(self, view: View, key: Key, guard: str = "") -> None:
         if guard not in self.missing:
             view.lock(key)
+
+    def _no_wait(self, view: View, key: Key, guard: str = "") -> None:
+        """Not waited for: everything is said again."""
+        if key in view.others and guard not in self.missing:
+            raise Busy
+        view.lock(key)
 
 
 def violations(rows: dict[Key, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from tests.model.graph_rows import AGED, FLOW, LIVE, OVER, Job, Part, Stripe
 from tests.model.growth_world import GrowthRules
 from tests.model.purge_world import PurgeRules
 from tests.model.split_world import SplitRules
-from tests.model.world import Broken, Busy, Key, View
+from tests.model.world import Broken, Key, View
 
 
 class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
@@ -28,12 +28,6 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         name = f"{statement.query.room}_{statement.query.name}"
         act: Callable[[View, dict[str, Any], Any], Rows] = getattr(self, name)
         return act(view, statement.values, statement.rows)
-
-    def _no_wait(self, view: View, key: Key, guard: str = "") -> None:
-        """Not waited for: everything is said again."""
-        if key in view.others and guard not in self.missing:
-            raise Busy
-        view.lock(key)
 
     # Settling and counting.
 

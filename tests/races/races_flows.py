@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from fanin.domain import identity
 from fanin.domain.effects import Intent
 from fanin.domain.errors import NotAllowedNow
+from fanin.domain.model import Claim
 from fanin.protocol import effect, flow
 from fanin.protocol.effect import Call, Said
 from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
+from tests.protocol import flows
 from tests.races.arena import Arena
 from tests.races.races_effects import sayer, wanting
 from tests.races.races_schedules import actor, verb
@@ -152,3 +157,62 @@ def undo_and_retry_effect(arena: Arena) -> list[Actor]:
         return f"RETRIED {len((yield lambda: effect.retry(BUCKET, [call.where], 2)))}"
 
     return [ends(arena, "A"), Actor("P", press)]
+
+
+# Several undos in one transaction.
+
+
+def refused(arena: Arena, *intents: Intent) -> list[Call]:
+    """The calls of these have failed for good."""
+    calls = [arena.called(intent.name) for intent in intents]
+    arena.store.run(lambda: effect.settle(BUCKET, [Said(call, "refuse", final=True) for call in calls]))
+    return calls
+
+
+def turned(first: int, second: int) -> int:
+    """The number of a flow of which step ``first`` has a job that sorts before that of step ``second``."""
+    ids = ((n, flows.ID.format(n)) for n in range(1, 100))
+    return next(n for n, flow_id in ids if identity.step_id(flow_id, first) < identity.step_id(flow_id, second))
+
+
+@race("two steps that are undone at once, and a person who has their effects called again", "A=LAST P=RETRIED 0",
+      "A=LAST P=RETRIED 2", **SHORT)  # fmt: skip
+def undo_of_two_and_retry(arena: Arena) -> list[Actor]:
+    """The undo takes the later step first, the person the lower key: each waits for what the other holds."""
+    arena.flow({"a": "", "b": "a", "c": "b"}, undo=["c"], number=turned(0, 1))
+    one, two = (msgspec.structs.replace(TWICE, name=name) for name in ("one", "two"))
+    arena.settled([wanting(arena.step(), one)])
+    arena.settled([wanting(arena.step(), two)])
+    wheres = sorted(call.where for call in refused(arena, one, two))
+
+    def press() -> Script:
+        return f"RETRIED {len((yield lambda: effect.retry(BUCKET, wheres, 2)))}"
+
+    return [arena.fails("A", arena.step()), Actor("P", press)]
+
+
+def crossed() -> tuple[int, int]:
+    """The numbers of two flows, of which the first sorts before the second, and the jobs of their steps otherwise."""
+    first = {n: identity.step_id(flows.ID.format(n), 0) for n in range(1, 20)}
+    return next((n, m) for n in first for m in first if n < m and first[n] > first[m])
+
+
+@race("two undos that end in one batch, and the answers to calls of both", "A=LAST+LAST M=DONE+DONE", **SHORT)
+def undos_and_answers(arena: Arena) -> list[Actor]:
+    """The undos come in the order of the flows, the answers in that of the jobs: each waits for the other."""
+    calls: list[Call] = []
+    undos: list[Claim] = []
+    for number in crossed():
+        arena.flow({"a": "", "b": "a"}, undo=["a"], number=number)
+        arena.settled([wanting(arena.step(), TWICE)])
+        call = arena.called(TWICE.name)
+        arena.store.run(lambda call=call: effect.settle(BUCKET, [Said(call, "refuse", doubtful=True)]))  # type: ignore[misc]
+        arena.ended("fail")
+        calls.append(arena.called(TWICE.name))
+        undos.append(arena.step())
+
+    def script() -> Script:
+        found = yield lambda: effect.settle(BUCKET, [Said(call, "mark", response="1") for call in calls])
+        return "+".join(found[call.where].upper() for call in calls)
+
+    return [arena.succeeds("A", *undos), Actor("M", script)]

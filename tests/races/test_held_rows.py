@@ -129,13 +129,21 @@ def test_who_holds_a_job_does_not_wait_for_a_part(
     arena: Arena, pair: tuple[Session, Session], stage: Callable[..., tuple[Deciding, TxnFactory[None]]], statement: str
 ) -> None:
     """Somebody who holds the part may wait for that job: all is said again when he has let go."""
-    deciding, wanting = stage(arena, "part")
+    does_not_wait(pair, *stage(arena, "part"), statement)
+
+
+def test_who_undoes_a_step_does_not_wait_for_an_effect(arena: Arena, pair: tuple[Session, Session]) -> None:
+    """Somebody who writes it may wait for one of another step that is undone."""
+    does_not_wait(pair, *compensates(arena), "advance.hold_effects")
+
+
+def does_not_wait(pair: tuple[Session, Session], deciding: Deciding, wanting: TxnFactory[None], statement: str) -> None:
     decider, holder = pair
     holder.play(once(wanting))
     holder.hold(COMMIT)
     decider.play(once(deciding))
     decider.hold(statement)
-    assert decider.step([holder.pid]), f"{statement} waits for the part"
+    assert decider.step([holder.pid]), f"{statement} waits"
     assert decider.retried == ["55P03"]
     holder.finish()
     decider.finish()

@@ -114,6 +114,7 @@ def undo_next(flow: Flow) -> Txn[None]:
         undo = msgspec.json.decode(text, type=Undo) if text else None
         something = False
         for found in (yield from family(flow.bucket, job_id)):
+            yield SQL.hold_effects(bucket=flow.bucket, job_id=found)
             yield from effect.cancel(flow.bucket, found)  # before it is looked what has been called
             something |= one((yield SQL.took_effect(bucket=flow.bucket, job_id=found)))[0]
         status = "nothing_to_undo"

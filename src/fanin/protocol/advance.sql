@@ -1,6 +1,7 @@
 -- A step of a flow has ended: what follows it is decided and started in the transaction of its end.
 -- Lock order: the job that ended, then its flow, then steps, then effects; jobs of steps that start are inserted last. Whoever
--- writes a step holds its flow, so steps need no order among themselves.
+-- writes a step holds its flow, so steps need no order among themselves. Nor do effects, of which none is waited for: several
+-- steps are undone at once, in the order of their ends.
 
 -- name: lock_flow
 -- All that happens to the steps of a flow happens one after the other.
@@ -122,10 +123,10 @@ SELECT idx, name, status FROM fanin.effect WHERE bucket = :bucket
 SELECT id, waiter_idx FROM fanin.job WHERE bucket = :bucket AND waiter_id = :job_id ORDER BY waiter_idx, depth, id;
 
 -- name: hold_effects
--- All effects of a job, by part and name, of several jobs in their order: none of them is called, settled or asked for
--- again until it is said that they are undone.
+-- All effects of a job: none of them is called, settled or asked for again until it is said that they are undone. One that
+-- somebody is just writing is not waited for: he may hold others, of steps that this transaction undoes before or after.
 SELECT idx, name FROM fanin.effect WHERE bucket = :bucket AND job_id = :job_id ORDER BY idx, name
-FOR NO KEY UPDATE --pg
+FOR NO KEY UPDATE NOWAIT --pg
 ;
 
 -- name: reverse_effects

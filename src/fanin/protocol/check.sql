@@ -326,18 +326,21 @@ SELECT f.id, f.run, f.status FROM fanin.flow AS f WHERE (SELECT count(*)
     WHERE o.bucket = f.bucket AND o.job_id = f.id AND o.type = 'flow.finished')
     <> f.run - (CASE WHEN f.status IN ('completed', 'failed', 'cancelled', 'compensated') THEN 0 ELSE 1 END);
 
--- name: w6
+-- name: w6 --pg
 -- all buckets
 -- Each event of a flow has one job for each task that listens to it.
 SELECT f.id, f.status FROM fanin.flow AS f WHERE f.listeners IS NOT NULL AND
-    (SELECT count(*) FROM fanin.job AS c --pg
-    (SELECT count(*) FROM fanin.job AS c INDEXED BY fanin.job_family --lite
-        WHERE c.bucket = f.bucket AND c.parent_id = f.id)
-    <> (SELECT coalesce(sum(json_array_length(f.listeners::json->o.type)), 0) --pg
-    <> (SELECT coalesce(sum(json_array_length(f.listeners, '$."' || o.type || '"')), 0) --lite
-        FROM fanin.outbox AS o --pg
-        FROM fanin.outbox AS o INDEXED BY fanin.outbox_job --lite
+    (SELECT count(*) FROM fanin.job AS c WHERE c.bucket = f.bucket AND c.parent_id = f.id)
+    <> (SELECT coalesce(sum(json_array_length(f.listeners::json->o.type)), 0) FROM fanin.outbox AS o
         WHERE o.bucket = f.bucket AND o.job_id = f.id);
+
+-- name: w6 --lite
+-- all buckets
+-- Each event of a flow has one job for each task that listens to it.
+SELECT f.id, f.status FROM fanin.flow AS f WHERE f.listeners IS NOT NULL AND
+    (SELECT count(*) FROM fanin.job AS c INDEXED BY fanin.job_family WHERE c.bucket = f.bucket AND c.parent_id = f.id)
+    <> (SELECT coalesce(sum(json_array_length(f.listeners, '$."' || o.type || '"')), 0)
+        FROM fanin.outbox AS o INDEXED BY fanin.outbox_job WHERE o.bucket = f.bucket AND o.job_id = f.id);
 
 -- name: e5
 -- all buckets
