@@ -59,7 +59,11 @@ class Schedule:
         return f"<Schedule {self.name!r} {self.timing.cron} {self.timing.tz}>"
 
     def next(self, count: int = 1) -> list[datetime]:
-        """The next slots after now (by the database's clock), or after the one decided last, in the schedule's zone."""
+        """The next slots after now (by the database's clock), or after the one decided last, in the schedule's zone.
+
+        Raises `BadOption`.
+        """
+        _check_count("count", count)
         row = self.row()
         now = self._look().now
         return [self.timing.local(slot) for slot in soon(self.timing, max(now, row.mark), count)]
@@ -69,7 +73,8 @@ class Schedule:
         return self._look().rows[self.name]
 
     def firings(self, limit: int = 20) -> list[Firing]:
-        """What became of the latest slots, newest first: at most the last 200 are kept."""
+        """What became of the latest slots, newest first: at most the last 200 are kept. Raises `BadOption`."""
+        _check_count("limit", limit)
         return self._app.store.read(lambda: schedule.firings(self._bucket, self.name, limit))
 
     def jobs(self, limit: int = 20) -> list[Job]:
@@ -121,6 +126,8 @@ class Schedule:
         for name, moment in (("since", since), ("until", until)):
             if moment.tzinfo is None:
                 raise BadOption(f"{name}={moment!r}: give a datetime with a time zone")
+        if until < since:
+            raise BadOption(f"until={until} comes before since={since}: give the earlier one first")
         last = min(until.timestamp(), self.row().mark)
         plain = msgspec.structs.replace(self.timing, start=None)
         slots = plain.latest(since.timestamp() - 1e-3, last, limits.SCHEDULE_BACKFILL_SLOTS + 1)
@@ -184,6 +191,11 @@ class Schedule:
         if self.name not in found.rows:
             raise UnknownSchedule(f"schedule {self.name!r} was forgotten just now; ask again")
         return found
+
+
+def _check_count(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise BadOption(f"{name}={value!r}: give a whole number from 1 on")
 
 
 def check_note(note: str | None) -> None:
