@@ -26,8 +26,8 @@ _KEY = re.compile(
     r"(=|IN|>=|<=|<) "
     r"|\(:everything OR|true$"
     r"|\((\w\.\w+, )+\w\.\w+\) IN "
-    r"|s\.remaining > 0$|[oe]\.due_at >= 0$|j\.stale_at IS NOT NULL$"
-    # these name an index: of the unswept stripes, of the events on their way, of the jobs with an age
+    r"|s\.remaining > 0$|[oe]\.due_at >= 0$|j\.stale_at IS NOT NULL$|f\.status = 'running'$"
+    # these name an index: of unswept stripes, of events on their way, of jobs with an age, of flows with a deadline
 )
 _GUARD = re.compile(
     r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|finished_at|outcome|seq"
@@ -35,7 +35,9 @@ _GUARD = re.compile(
     r"|progress_at|progress_told|stale_at|slot|job_id IS NULL)"
     r"\b|\bat <=? "
 )
-_CLAUSE_END = re.compile(r"(WHERE|JOIN|LEFT|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;")
+_CLAUSE_END = re.compile(
+    r"(WHERE|JOIN|LEFT|CROSS|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;"
+)
 _LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED| NOWAIT)?")
 _PATIENCE = ("SKIP LOCKED", "NOWAIT")
 

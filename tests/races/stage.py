@@ -76,12 +76,15 @@ class Stage:
 
     def claims(self, count: int, leases: dict[str, float] = LEASES) -> list[Claim]:
         """Claim exactly so many parts, each under a claim id of its own, before the deadlines of their jobs."""
-        before = "UPDATE fanin.job SET give_up_at = give_up_at {} 1000000 WHERE give_up_at IS NOT NULL"
-        execute(self.store, before.format("+"))
+        self._move_deadlines(1_000_000)
         found = [self.store.run(self.claiming(leases))[0] for _ in range(count)]
-        execute(self.store, before.format("-"))
+        self._move_deadlines(-1_000_000)
         assert len(found) == count
         return found
+
+    def _move_deadlines(self, seconds: int) -> None:
+        for table in ("job", "flow"):
+            execute(self.store, f"UPDATE fanin.{table} SET give_up_at = give_up_at + {seconds} WHERE give_up_at > 0")
 
     def claiming(self, leases: dict[str, float] = LEASES, limit: int = 1) -> TxnFactory[list[Claim]]:
         claim_id = self._claim_id()

@@ -220,8 +220,18 @@ def test_every_hot_statement_finds_its_rows_by_a_whole_key_or_an_ordered_index(
     filled: tuple[Store, str],
 ) -> None:
     store, job_id = filled
-    problems = {f"{s.query.room}.{s.query.name}": found for s in hot(job_id) if (found := list(complaints(store, s)))}
+    problems: dict[str, list[str]] = {}
+    for statement in hot(job_id):
+        name = f"{statement.query.room}.{statement.query.name}"
+        if found := [one for one in complaints(store, statement) if not re.search(ACCEPTED.get(name, "^$"), one)]:
+            problems[name] = found
     assert problems == {}
+
+
+ACCEPTED = {
+    "lease.claim_parts": r"flow_step_pkey on .*flow_id = f\.id|SEARCH s USING PRIMARY KEY \(bucket=\? AND flow_id=\?\)"
+}
+"""The steps of a flow whose deadline has passed are all read by a claim, until the flow is stopped a moment later."""
 
 
 def complaints(store: Any, statement: Statement) -> Iterator[str]:

@@ -17,8 +17,9 @@ ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
 -- other form may claim more than the limit. SKIP LOCKED only saves waiting; the fence decides. The rows are found again
 -- by their place on disk: one that moved since the snapshot is left for the next claim. Parts of a closed job are not
 -- handed out; the index of unswept stripes that says so is empty as a rule. Nor are those of a paused job, or of one whose
--- deadline has passed and that nobody has given up yet, nor does one start that is too old for it; these three indexes are
--- read once in a claim, up to now, and there is nothing in them as a rule.
+-- deadline has passed and that nobody has given up yet, or that of its flow, nor does one start that is too old for it; these
+-- four indexes are read once in a claim, up to now, and there is nothing in them as a rule. What a flow runs are the jobs of
+-- its steps, and those with which their parts end.
 WITH next AS MATERIALIZED (
     SELECT ctid AS place FROM fanin.part AS p
     WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[]) AND NOT EXISTS (
@@ -28,6 +29,13 @@ WITH next AS MATERIALIZED (
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket
             AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock()
             ORDER BY j.give_up_at)
+        AND job_id NOT IN (SELECT u.id FROM fanin.flow AS f
+            CROSS JOIN LATERAL (SELECT t.job_id FROM fanin.flow_step AS t
+                WHERE t.bucket = :bucket AND t.flow_id = f.id AND t.status = 'running' OFFSET 0) AS s
+            CROSS JOIN LATERAL (SELECT s.job_id AS id UNION ALL
+                SELECT n.id FROM fanin.job AS n WHERE n.bucket = :bucket AND n.waiter_id = s.job_id) AS u
+            WHERE f.bucket = :bucket AND f.status = 'running' AND f.give_up_at <= fanin.clock()
+            ORDER BY f.give_up_at)
         AND NOT (p.attempt = 0 AND p.job_id IN (SELECT j.id FROM fanin.job AS j
             WHERE j.bucket = :bucket AND j.stale_at <= fanin.clock() ORDER BY j.stale_at))
     ORDER BY priority DESC, turn, job_id, idx
@@ -52,6 +60,13 @@ WITH next AS MATERIALIZED (
             WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_give_up WHERE j.bucket = :bucket
             AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock())
+        AND job_id NOT IN (SELECT s.job_id FROM fanin.flow AS f INDEXED BY fanin.flow_give_up
+            CROSS JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = f.id AND s.status = 'running'
+            WHERE f.bucket = :bucket AND f.status = 'running' AND f.give_up_at <= fanin.clock())
+        AND job_id NOT IN (SELECT n.id FROM fanin.flow AS f INDEXED BY fanin.flow_give_up
+            CROSS JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = f.id AND s.status = 'running'
+            CROSS JOIN fanin.job AS n INDEXED BY fanin.job_waiter ON n.bucket = :bucket AND n.waiter_id = s.job_id
+            WHERE f.bucket = :bucket AND f.status = 'running' AND f.give_up_at <= fanin.clock())
         AND NOT (p.attempt = 0 AND p.job_id IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_stale
             WHERE j.bucket = :bucket AND j.stale_at IS NOT NULL AND j.stale_at <= fanin.clock()))
     ORDER BY priority DESC, turn, job_id, idx
