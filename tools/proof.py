@@ -30,6 +30,12 @@ ABOUT = {
         "Every transaction is cut before each statement, before COMMIT and before its answer, then said again:"
         " it must have happened as a whole or not at all, and the second saying must leave the state of an uncut run.",
     ),
+    "sagas": (
+        "Sagas",
+        "Flows of nine shapes fail at every part, are cancelled, overtaken, given up and killed after every"
+        " transaction, their undos fail, calls land late: each step has a defined end, and what took effect is undone"
+        " once, in the reverse order. Each case is judged from the database and from what was done outside.",
+    ),
     "machine": (
         "Random calls against a model",
         "Random sequences of all public calls, with clock jumps, duplicates and stale tokens, said to SQLite,"

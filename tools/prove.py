@@ -38,6 +38,7 @@ def fixed(minutes: float) -> dict[str, tuple[str, dict[str, str]]]:
         "model": ("tests/model", {}),
         "races": ("tests/races", {"FANIN_ALL_SCHEDULES": "1", "FANIN_LONG": "1"}),
         "crashes": ("tests/crashes", {}),
+        "sagas": ("tests/sagas", {"FANIN_LONG": "1"}),
         "powerloss": ("tests/powerloss", {"FANIN_POWERLOSS_SHARE": f"{min(minutes / LONG_MINUTES, 1):.2f}"}),
         "faults": ("tests/faults", {"FANIN_LONG": "1"} if minutes >= LONG_MINUTES else {}),
     }

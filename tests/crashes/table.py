@@ -958,6 +958,15 @@ def redrive_flow(stage: Stage) -> TxnFactory[int]:
     return lambda: flow.run_again(BUCKET, flow_id, 1)
 
 
+@row("flow.run_again", "a flow that was stopped in its last step")
+def redrive_done(stage: Stage) -> TxnFactory[int]:
+    flow_id = stage.flow({"a": ""})
+    held = stage.step()
+    stage.store.run(lambda: flow.cancel(BUCKET, flow_id))
+    stage.settled([succeed(held)])
+    return lambda: flow.run_again(BUCKET, flow_id, 1)
+
+
 @row("flow.run_again", "a flow that was stopped between two steps")
 def redrive_between(stage: Stage) -> TxnFactory[int]:
     flow_id = stage.flow(CHAIN)
@@ -967,8 +976,9 @@ def redrive_between(stage: Stage) -> TxnFactory[int]:
     return lambda: flow.run_again(BUCKET, flow_id, 1)
 
 
-def needing_attention(stage: Stage) -> str:
-    flow_id = stage.flow(CHAIN, undo=["a"], manual=["b"])
+def undo_failed(stage: Stage) -> str:
+    """The undo of b has failed, a is still to be undone."""
+    flow_id = stage.flow(CHAIN, undo=["a", "b"])
     stage.ended("succeed", "succeed", "fail", "fail")
     return flow_id
 
@@ -985,20 +995,20 @@ def once(factory: TxnFactory[None]) -> TxnFactory[None]:
     return txn
 
 
-@row("flow.resolve", "a step that a person has undone, while another waits for one")
-def resolve_step(stage: Stage) -> TxnFactory[None]:
-    flow_id = needing_attention(stage)
-    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "undone", "called them"))
-
-
-@row("flow.resolve", "the last step that waits for a person, with one before it that is to be undone")
+@row("flow.resolve", "a step that a person has undone, the last one to be undone")
 def resolve_last(stage: Stage) -> TxnFactory[None]:
-    flow_id = stage.flow(CHAIN, undo=["a", "b"])
-    stage.ended("succeed", "succeed", "fail", "fail")
+    flow_id = stage.flow(CHAIN, manual=["a"])
+    stage.ended("succeed", "succeed", "fail")
+    return once(lambda: flow.resolve(BUCKET, flow_id, "a", "undone", "called them"))
+
+
+@row("flow.resolve", "a step that waits for a person, with one before it that is to be undone")
+def resolve_step(stage: Stage) -> TxnFactory[None]:
+    flow_id = undo_failed(stage)
     return once(lambda: flow.resolve(BUCKET, flow_id, "b", "nothing_to_undo", "saw it"))
 
 
 @row("flow.undo_again", "an undo that has failed")
 def undo_once_more(stage: Stage) -> TxnFactory[None]:
-    flow_id = needing_attention(stage)
-    return once(lambda: flow.undo_again(BUCKET, flow_id, "a"))
+    flow_id = undo_failed(stage)
+    return once(lambda: flow.undo_again(BUCKET, flow_id, "b"))

@@ -150,25 +150,39 @@ def test_undoing_goes_back_in_the_order_of_the_ends(store: Store) -> None:
         again(store, flow_id)
 
 
-def needing_attention(store: Store) -> str:
-    """A chain whose last step failed, whose middle one a person undoes, and whose first one could not be undone."""
+def by_a_person(store: Store) -> str:
+    """A chain whose last step failed, and whose middle one a person undoes. The first one waits for that."""
     flow_id = start(store, CHAIN, undo=["a"], manual=["b"])
     end(store, flow_id, "a")
     end(store, flow_id, "b")
     fail(store, flow_id, "c")
+    assert states(store, flow_id) == {"a": "done", "b": "manual", "c": "nothing_to_undo"}
+    return flow_id
+
+
+def needing_attention(store: Store) -> str:
+    """The same one, whose middle step a person has undone, and whose first one could not be undone."""
+    flow_id = by_a_person(store)
+    resolve(store, flow_id, "b")
     fail(store, flow_id, "a", undo=True)
-    assert states(store, flow_id) == {"a": "undo_failed", "b": "manual", "c": "nothing_to_undo"}
+    assert states(store, flow_id) == {"a": "undo_failed", "b": "undone", "c": "nothing_to_undo"}
     return flow_id
 
 
 def test_a_person_settles_what_could_not_be_undone(store: Store) -> None:
-    flow_id = needing_attention(store)
+    flow_id = by_a_person(store)
     assert row(store, flow_id).status == "needs_attention"
+    with pytest.raises(NotAllowedNow, match="not one that a person"):
+        resolve(store, flow_id, "a")
     with pytest.raises(NotAllowedNow, match="not one that a person"):
         resolve(store, flow_id, "c")
     with pytest.raises(NotAllowedNow, match="not one whose undo"):
         undo_again(store, flow_id, "b")
     resolve(store, flow_id, "b")
+    assert states(store, flow_id) == {"a": "undoing", "b": "undone", "c": "nothing_to_undo"}
+    with pytest.raises(NotAllowedNow, match="nothing of it waits"):
+        resolve(store, flow_id, "b")
+    fail(store, flow_id, "a", undo=True)
     with pytest.raises(NotAllowedNow, match="not one that a person"):
         resolve(store, flow_id, "b")
     undo_again(store, flow_id, "a")
@@ -237,6 +251,17 @@ def test_a_flow_that_was_stopped_between_two_steps_goes_on_with_the_next(store: 
     assert states(store, flow_id) == {"a": "done", "b": "skipped", "c": "skipped"}
     assert again(store, flow_id) == 2
     assert states(store, flow_id) == {"a": "done", "b": "running", "c": "waiting"}
+
+
+def test_a_flow_that_was_stopped_in_its_last_step_completes_in_its_next_run(store: Store) -> None:
+    flow_id = start(store, {"a": ""})
+    one = held(store, flow_id, "a")
+    store.run(lambda: flow.cancel(0, flow_id))
+    settle(store, done(one))
+    assert (row(store, flow_id).status, states(store, flow_id)) == ("cancelled", {"a": "done"})
+    assert again(store, flow_id) == 2
+    assert row(store, flow_id).status == "completed"
+    assert [event["status"] for event in events(store, flow_id)] == ["cancelled", "completed"]
 
 
 def test_what_nobody_has_called_is_cancelled_and_what_was_done_is_reversed(store: Store) -> None:

@@ -78,10 +78,13 @@ def skipped_by_its_age(store: Store) -> str:
 
 
 def resolved(store: Store) -> str:
-    """By a person a was undone, and b waits for one."""
-    flow_id = needing_attention(store)
-    resolve(store, flow_id, "a")
-    assert states(store, flow_id) == {"a": "undone", "b": "manual", "c": "nothing_to_undo"}
+    """By a person b was undone, and a waits for one."""
+    flow_id = start(store, CHAIN, manual=["a", "b"])
+    end(store, flow_id, "a")
+    end(store, flow_id, "b")
+    fail(store, flow_id, "c")
+    resolve(store, flow_id, "b")
+    assert states(store, flow_id) == {"a": "manual", "b": "undone", "c": "nothing_to_undo"}
     return flow_id
 
 
@@ -209,10 +212,10 @@ CASES: dict[str, tuple[Callable[[Store], str], Said]] = {
     "a new run after one that is still to come": (has_failed, reopens(2)),
     "a person's word on a step that is done": (went_on, resolves("a")),
     "a person's word on a step that is being undone": (is_undone, resolves("a")),
-    "a person's word on a step that is settled": (resolved, resolves("a")),
-    "another undo of a step that is a person's": (needing_attention, undoes_again(B)),
+    "a person's word on a step that is settled": (resolved, resolves("b")),
+    "another undo of a step that is a person's": (resolved, undoes_again(A)),
     "another undo of a step that is being undone": (is_undone, undoes_again(A)),
-    "another undo of a step that was resolved": (resolved, undoes_again(A)),
+    "another undo of a step that was resolved": (resolved, undoes_again(B)),
     "another undo of a step that is done": (went_on, undoes_again(A)),
 }
 

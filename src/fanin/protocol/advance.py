@@ -108,7 +108,10 @@ def wrap_up(flow: Flow) -> Txn[None]:
 
 
 def undo_next(flow: Flow) -> Txn[None]:
-    """Begin to undo the last of the steps that are not undone; settle those that need no undo on the way."""
+    """Begin to undo the last of the steps that are not undone; settle those that need no undo on the way.
+
+    One that a person undoes holds up those before it, as a job would: what they have done may be what it stands on.
+    """
     while rows := (yield SQL.next_undo(bucket=flow.bucket, flow_id=flow.id)):
         n, name, text, job_id = rows[0]
         undo = msgspec.json.decode(text, type=Undo) if text else None
@@ -124,6 +127,8 @@ def undo_next(flow: Flow) -> Txn[None]:
                 return
             status = "manual"
         one((yield SQL.settle_step(bucket=flow.bucket, flow_id=flow.id, n=n, status=status)))
+        if status == "manual":
+            break
     ((left,),) = yield SQL.unsettled(bucket=flow.bucket, flow_id=flow.id)
     yield from _finish(flow, "needs_attention" if left else "compensated")
 

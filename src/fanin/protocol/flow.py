@@ -163,7 +163,7 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
         revived,
     )
     ready = sorted(n for n, needs in waiting.items() if needs == 0)
-    if not revived and not ready:
+    if not revived and not ready and any(status == "failed" for _, status, *_ in steps):
         raise NotAllowedNow(f"flow {flow_id}: no step of it can be run again")
     failed = yield SQL.run_again(bucket=bucket, flow_id=flow_id, steps=revived)
     rows = [(n, max(needs, 1)) for n, needs in sorted(waiting.items())]
@@ -172,7 +172,7 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
     ((new_run,),) = yield SQL.reopen_flow(
         bucket=bucket, flow_id=flow_id, running=len(revived), run=run, give_up_after=give_up_after
     )
-    if ready:  # all that stands before them is done
+    if ready or not revived:  # all that stands before them is done, or all of the flow: it was stopped in its last step
         flow = yield from _locked(bucket, flow_id)
         yield from advance.start_following(flow, ready)
         if flow.running == 0:

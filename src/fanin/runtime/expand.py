@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -83,9 +85,19 @@ def results_below(store: Store, job_id: str, everything: bool = False) -> Iterat
             yield large_result(store, job_id, idx) if text.startswith(LARGE) else text
     if everything:
         bucket = store.bucket(job_id)
-        for nested_id, idx in store.read(lambda: advance.nested_below(bucket, job_id)):
+        below = store.read(lambda: advance.nested_below(bucket, job_id))
+        for idx, jobs in groupby(below, key=itemgetter(1)):
             if idx not in used:
-                yield from results_below(store, nested_id, everything)
+                yield from _left_below(store, [nested_id for nested_id, _ in jobs])
+
+
+def _left_below(store: Store, jobs: list[str]) -> Iterator[str]:
+    """What is left of a job for which a part waited in vain, and of those that followed it. A successor that has its
+    result stands for what it joined, as it would have in the result of the part."""
+    for nested_id in reversed(jobs):
+        yield from results_below(store, nested_id, everything=True)
+        if any(texts(store, nested_id)):
+            return
 
 
 def _refuse_unsettled(store: Store, job_id: str) -> None:
