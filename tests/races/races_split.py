@@ -22,7 +22,7 @@ from tests.races.stage import BUCKET, LEASES, TASK
 SHORT: dict[str, Any] = {"preemptions": 1}
 """In the short run; the long one goes through every schedule."""
 LONGER: dict[str, Any] = {"preemptions": 1, "always": 2}
-"""Two transactions of twenty statements each have too many schedules to try all."""
+"""Two transactions of a dozen statements each have too many schedules to try all."""
 BATCHES = {BATCH: 600.0}
 PARTS = {TASK: 600.0}
 
@@ -101,7 +101,7 @@ def whole(arena: Arena, run: Run) -> list[str]:
 # Making it.
 
 
-@race("a job that is split, by two with one key", "A=NEW B=SAME", "A=SAME B=NEW", also=whole, **LONGER)
+@race("a job that is split, by two with one key", "A=NEW B=SAME", "A=SAME B=NEW", also=whole, **SHORT)
 def split_and_split(arena: Arena) -> list[Actor]:
     """Each could make some of the batches, or a batch be made twice."""
     job = arena.new(batch=1, successor=None)
@@ -109,7 +109,7 @@ def split_and_split(arena: Arena) -> list[Actor]:
 
 
 @race("a job that is split, and another content under its key", "A=NEW B=CONFLICT", "A=CONFLICT B=NEW", also=whole,
-      **LONGER)  # fmt: skip
+      **SHORT)  # fmt: skip
 def split_and_conflict(arena: Arena) -> list[Actor]:
     """The second could get the job of the first, or leave batches of its own below it."""
     job = arena.new(batch=1, successor=None)
@@ -153,7 +153,7 @@ def rejoin_and_rejoin(arena: Arena) -> list[Actor]:
     return [rejoiner(arena, "M", held), rejoiner(arena, "N", held)]
 
 
-@race("a batch begins to wait, and the whole is cancelled", "C=CANCELLED N=WAITS", **SHORT)
+@race("a batch begins to wait, and the whole is cancelled", "C=CANCELLED N=WAITS", **LONGER)
 def rejoin_and_cancel(arena: Arena) -> list[Actor]:
     """The job of the batch could go on for nobody."""
     job_id, held, _ = begins(arena)
@@ -167,7 +167,7 @@ def rejoin_and_cancel_nested(arena: Arena) -> list[Actor]:
     return [canceller("C", last.job_id), rejoiner(arena, "N", held)]
 
 
-@race("a batch begins to wait, and the whole gives up", "G=GAVE_UP N=WAITS", **SHORT)
+@race("a batch begins to wait, and the whole gives up", "G=GAVE_UP N=WAITS", **LONGER)
 def rejoin_and_give_up(arena: Arena) -> list[Actor]:
     """The deadline of the whole could leave a batch that waits, and its job, for ever."""
     job_id, held, _ = begins(arena, give_up_after=-1.0)
@@ -202,21 +202,21 @@ def ended_or_waits(arena: Arena, run: Run) -> list[str]:
 
 
 @race("a batch begins to wait, and the reaper finds its last lease run out", "N=WAITS R=REAPED 1", "N=WAITS R=REAPED 0",
-      also=ended_or_waits, **SHORT)  # fmt: skip
+      also=ended_or_waits, **LONGER)  # fmt: skip
 def rejoin_and_reap(arena: Arena) -> list[Actor]:
     """A batch that waits could be failed for a lease that it has no more, or one that has failed wait."""
     _, held, _ = spent(arena)
     return [rejoiner(arena, "N", held), reaper("R")]
 
 
-@race("a batch whose last lease has run out, and the end of its job", "A=LAST R=REAPED 1", **SHORT)
+@race("a batch whose last lease has run out, and the end of its job", "A=LAST R=REAPED 1", **LONGER)
 def reap_and_rise(arena: Arena) -> list[Actor]:
     """The end could settle a batch that the reaper fails, or each wait for what the other holds."""
     _, _, last = spent(arena)
     return [arena.succeeds("A", last), reaper("R")]
 
 
-@race("a batch begins to wait, and another attempt of it does", "M=LOST N=WAITS", "M=WAITS N=NOTHING", **SHORT)
+@race("a batch begins to wait, and another attempt of it does", "M=LOST N=WAITS", "M=WAITS N=NOTHING", **LONGER)
 def rejoin_and_reclaim(arena: Arena) -> list[Actor]:
     """Both attempts could wait, or the older one in the place of the newer."""
     _, held, _ = begins(arena, leases={BATCH: -1.0})
@@ -234,7 +234,7 @@ def rejoin_and_reclaim(arena: Arena) -> list[Actor]:
     return [rejoiner(arena, "M", held), Actor("N", script)]
 
 
-@race("a batch begins to wait, and an operator skips it", "N=LOST K=ENDED", "N=WAITS K=ENDED", **SHORT)
+@race("a batch begins to wait, and an operator skips it", "N=LOST K=ENDED", "N=WAITS K=ENDED", **LONGER)
 def rejoin_and_skip(arena: Arena) -> list[Actor]:
     """A batch that was skipped could wait, and be counted twice."""
     job_id, held, _ = begins(arena)
@@ -256,14 +256,14 @@ def again(arena: Arena) -> tuple[str, Claim, str]:
     return job_id, held, last.job_id
 
 
-@race("a batch that is run again begins to wait, twice by one attempt", "M=WAITS N=WAITS", **LONGER)
+@race("a batch that is run again begins to wait, twice by one attempt", "M=WAITS N=WAITS", **SHORT)
 def rejoin_again_and_again(arena: Arena) -> list[Actor]:
     """Its job could be run again twice."""
     _, held, _ = again(arena)
     return [rejoiner(arena, "M", held), rejoiner(arena, "N", held)]
 
 
-@race("a batch that is run again begins to wait, and the whole is cancelled", "C=CANCELLED N=WAITS", **SHORT)
+@race("a batch that is run again begins to wait, and the whole is cancelled", "C=CANCELLED N=WAITS", **LONGER)
 def rejoin_again_and_cancel(arena: Arena) -> list[Actor]:
     """Its job could be opened again for nobody."""
     job_id, held, _ = again(arena)
@@ -271,14 +271,14 @@ def rejoin_again_and_cancel(arena: Arena) -> list[Actor]:
 
 
 @race("a batch that is run again begins to wait, and its attempt gives it back", "A=LOST N=WAITS", "A=OK N=LOST",
-      **SHORT)  # fmt: skip
+      **LONGER)  # fmt: skip
 def rejoin_again_and_release(arena: Arena) -> list[Actor]:
     """Its job could be opened again by an attempt that holds nothing."""
     _, held, _ = again(arena)
     return [arena.releases("A", held), rejoiner(arena, "N", held)]
 
 
-@race("the whole is redriven, and the job of a batch ends that was left behind", "A=LAST R=RUN 2", **SHORT)
+@race("the whole is redriven, and the job of a batch ends that was left behind", "A=LAST R=RUN 2", **LONGER)
 def redrive_and_rise(arena: Arena) -> list[Actor]:
     """The end could pass by the batch that is opened again, which then waits for ever."""
     job_id, (last,) = waits(arena, 1)
@@ -295,7 +295,7 @@ def redrive_and_redrive_split(arena: Arena) -> list[Actor]:
     return [redriver("Q", job_id), redriver("R", job_id)]
 
 
-@race("the whole is redriven, and the last of its batches fails", "A=LAST R=REFUSED", "A=LAST R=RUN 2", **SHORT)
+@race("the whole is redriven, and the last of its batches fails", "A=LAST R=REFUSED", "A=LAST R=RUN 2", **LONGER)
 def redrive_and_last_fail(arena: Arena) -> list[Actor]:
     """A batch that fails at that moment could be left out of the new run."""
     job_id, (one, two) = waits(arena)
@@ -304,7 +304,7 @@ def redrive_and_last_fail(arena: Arena) -> list[Actor]:
 
 
 @race("the whole is redriven, and a job that was left behind is cancelled", "B=ABANDONED R=RUN 2", "B=LEFT R=RUN 2",
-      **SHORT)  # fmt: skip
+      **LONGER)  # fmt: skip
 def redrive_and_abandon(arena: Arena) -> list[Actor]:
     """The job of a batch could be cancelled that has begun to wait for it again."""
     job_id, (last,) = waits(arena, 1)
@@ -316,28 +316,28 @@ def redrive_and_abandon(arena: Arena) -> list[Actor]:
 # Its end.
 
 
-@race("two batches end", "A=LAST B=LAST", **SHORT)
+@race("two batches end", "A=LAST B=LAST", **LONGER)
 def batches_end(arena: Arena) -> list[Actor]:
     """Each could count without seeing the other: the whole would not end."""
     _, (one, two) = waits(arena)
     return [arena.succeeds("A", one), arena.succeeds("B", two)]
 
 
-@race("the last batch ends, and the whole is cancelled", "A=LAST C=CANCELLED", "A=LAST C=LATE", **SHORT)
+@race("the last batch ends, and the whole is cancelled", "A=LAST C=CANCELLED", "A=LAST C=LATE", **LONGER)
 def batch_and_cancel(arena: Arena) -> list[Actor]:
     """The whole could end twice."""
     job_id, (last,) = waits(arena, 1)
     return [arena.succeeds("A", last), canceller("C", job_id)]
 
 
-@race("the last batch ends, and the whole gives up", "A=LAST G=GAVE_UP", "A=LAST G=LATE", **SHORT)
+@race("the last batch ends, and the whole gives up", "A=LAST G=GAVE_UP", "A=LAST G=LATE", **LONGER)
 def batch_and_give_up(arena: Arena) -> list[Actor]:
     """The whole could complete and give up."""
     job_id, (last,) = waits(arena, 1, give_up_after=-1.0)
     return [arena.succeeds("A", last), giver_up("G", job_id)]
 
 
-@race("a batch ends, and the sweep of the whole that has given up", "A=LAST S=SWEPT 0", "A=LAST S=SWEPT 1", **SHORT)
+@race("a batch ends, and the sweep of the whole that has given up", "A=LAST S=SWEPT 0", "A=LAST S=SWEPT 1", **LONGER)
 def batch_and_sweep(arena: Arena) -> list[Actor]:
     """A batch that was swept could be settled too."""
     job_id, (last,) = waits(arena, 1, give_up_after=-1.0)
@@ -345,21 +345,21 @@ def batch_and_sweep(arena: Arena) -> list[Actor]:
     return [arena.succeeds("A", last), sweeper("S", job_id)]
 
 
-@race("a batch fails beside one that ends, under fail fast", "A=LAST B=LAST", **SHORT)
+@race("a batch fails beside one that ends, under fail fast", "A=LAST B=LAST", **LONGER)
 def batch_fails_fast(arena: Arena) -> list[Actor]:
     """The first failure ends the whole, and could leave the other batch counted nowhere."""
     _, (one, two) = waits(arena, 3, 2, policy=Policy(fail_fast=True))
     return [arena.fails("A", one), arena.succeeds("B", two)]
 
 
-@race("two batches fail under fail fast", "A=LAST B=LAST", **SHORT)
+@race("two batches fail under fail fast", "A=LAST B=LAST", **LONGER)
 def batches_fail_fast(arena: Arena) -> list[Actor]:
     """Both could close the whole."""
     _, (one, two) = waits(arena, 3, 2, policy=Policy(fail_fast=True))
     return [arena.fails("A", one), arena.fails("B", two)]
 
 
-@race("a batch fails fast, and another begins to wait", "A=LAST N=WAITS", **SHORT)
+@race("a batch fails fast, and another begins to wait", "A=LAST N=WAITS", **LONGER)
 def fail_fast_and_rejoin(arena: Arena) -> list[Actor]:
     """A batch could begin to wait below a whole that has failed, and nobody would end it."""
     _, (one,) = waits(arena, 2, 1, policy=Policy(fail_fast=True))
