@@ -8,6 +8,8 @@ import fanin
 from fanin.domain import identity, limits
 from fanin.protocol import deeds, lease, pause
 from fanin.runtime import upkeep
+from fanin.runtime.worker import Worker
+from fanin.stores.base import Bell
 from fanin.testing.state import execute, select
 
 
@@ -49,6 +51,38 @@ def test_workers_go_on_with_a_pause_whose_operator_died(app: fanin.App) -> None:
         assert found[0]["n"] == ready
         assert rounds <= 2
     assert job.cancel()
+
+
+class Telling(Bell):
+    """A bell that says the next of these."""
+
+    def __init__(self, *said: bool) -> None:
+        self.said = list(said)
+
+    def wait(self, seconds: float) -> bool:
+        return self.said.pop(0)
+
+    def ring(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_it_looks_soon_when_a_worker_hears_its_bell(app: fanin.App) -> None:
+    """What has come may be a delayed part, or a deadline: there is nothing to claim, and a moment to be kept."""
+
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    worker = Worker(app)
+    worker._upkeep = upkeep.Upkeep(app.store, lambda: None)
+    worker._bell = Telling(False, True)
+    assert worker._upkeep.step() > upkeep.PERIOD_SECONDS
+    worker._rest(busy=False, poll=2.0)
+    silent = worker._upkeep.background.stirred
+    app.map(work, [1], delay=60, give_up_after=0.001)
+    worker._rest(busy=False, poll=2.0)
+    assert (silent, worker._upkeep.background.stirred) == (False, True)
 
 
 def test_it_looks_less_often_where_nothing_waits_until_a_worker_claims(app: fanin.App) -> None:

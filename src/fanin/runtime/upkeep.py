@@ -115,7 +115,7 @@ class Upkeep:
     """`once`, about every second, and exactly when the next part comes due. ``found`` wakes the worker.
 
     Where nothing waits for a moment, not even a lease, it looks less often, so that idle workers cost the database
-    little; a worker that claims parts says so to `working`.
+    little; a worker that claims parts, or hears its bell, says so to `working`.
     """
 
     def __init__(self, store: Store, found: Callable[[], None]) -> None:
@@ -125,7 +125,7 @@ class Upkeep:
         self.background = Background("upkeep", self.step, every=PERIOD_SECONDS, first=random.uniform(0, 0.2))
 
     def working(self) -> None:
-        """There is something that comes due now: a lease."""
+        """There is something that comes due now: a lease. Or there may be: a delay, a deadline, an age."""
         if self._resting:
             self._resting = False
             self.background.stir()

@@ -223,8 +223,8 @@ class Worker:
                 return  # said after we had looked, by somebody who could not know that we rest
             if busy and self._room() <= 0:
                 self._news.wait(min(poll, HOARD_SECONDS / 4))
-            elif self._bell is not None and not self._news.is_set():
-                self._bell.wait(poll)
+            elif self._bell is not None and not self._news.is_set() and self._bell.wait(poll):
+                self._upkeep.working()  # what has come may wait for a moment, which is nothing to claim
         finally:
             self._resting = False
             self._news.clear()
