@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+import fanin
 from fanin.domain import identity
 from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
@@ -33,6 +34,8 @@ from tests.protocol.helpers import (
     settle,
     take,
 )
+from tests.sagas.outside import Firm, Outside
+from tests.sagas.walk import Points, Walk
 
 
 def findings(store: Store) -> set[str]:
@@ -192,6 +195,14 @@ def compensated(store: Store) -> str:
     return flow_id
 
 
+def compensated_below(store: Store) -> str:
+    """A flow whose first step was undone, with effects of the jobs nested below it."""
+    with fanin.App(store.url, max_parts=3) as app:
+        walk = Walk(Firm(app), Points(app.store), "split", Outside(refuses=frozenset(["b/0"])))
+        walk.go()
+    return walk.run.id
+
+
 def listened(store: Store) -> str:
     """A flow that asked for a person, and then ended, each with jobs that listen."""
     return test_flow_events.waits_and_ends(store)
@@ -299,6 +310,8 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
     ("w6", listened, "UPDATE fanin.flow SET listeners = '{}'"),
     ("e5", compensated, "UPDATE fanin.effect SET status = 'unknown'"),
     ("e5", compensated, "UPDATE fanin.effect SET status = 'calling', settled_at = NULL"),
+    ("e5", compensated, "UPDATE fanin.effect SET status = 'done'"),
+    ("e5", compensated_below, "UPDATE fanin.effect SET status = 'done' WHERE idx = 1"),
     ("s1", running, "UPDATE fanin.job SET open_stripes = 2"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET sealed = false WHERE stripe = 1"),
     ("s2", two_stripes, "UPDATE fanin.job_stripe SET closed = true WHERE stripe = 1"),

@@ -52,7 +52,7 @@ CHECKS: dict[str, str] = {
     "w4": "A compensated flow has undone, found nothing to undo in, or given up by a person, all that had ended.",
     "w5": "Each run of a flow that ended has exactly one event, a run that goes on has none.",
     "w6": "Each event of a flow has one job for each task that listens to it.",
-    "e5": "Nothing is undone while it is not known whether an effect of it was done.",
+    "e5": "What a step that is undone had done outside is cancelled or reversed, also what its nested jobs had.",
     "i7": "A live part is ready, or waits for a stated moment, or for a nested job and then for no moment.",
     "h1": "A part is held back only while its job is paused, or until it is let go.",
 }

@@ -344,10 +344,16 @@ SELECT f.id, f.status FROM fanin.flow AS f WHERE f.listeners IS NOT NULL AND
 
 -- name: e5
 -- all buckets
--- Nothing is undone while it is not known whether an effect of it was done.
-SELECT s.flow_id, s.name, e.job_id, e.idx, e.name AS effect, e.status FROM fanin.flow_step AS s
-JOIN fanin.effect AS e ON e.bucket = s.bucket AND e.job_id = s.job_id
-WHERE s.status = 'undone' AND e.status IN ('registered', 'calling', 'unknown');
+-- What a step that is undone had done outside is cancelled or reversed, also what its nested jobs had.
+WITH RECURSIVE family (bucket, flow_id, step, job_id) AS (
+    SELECT s.bucket, s.flow_id, s.name, s.job_id FROM fanin.flow_step AS s WHERE s.status = 'undone'
+    UNION ALL
+    SELECT f.bucket, f.flow_id, f.step, j.id FROM family AS f
+    JOIN fanin.job AS j ON j.bucket = f.bucket AND j.waiter_id = f.job_id
+)
+SELECT f.flow_id, f.step, e.job_id, e.idx, e.name AS effect, e.status FROM family AS f
+JOIN fanin.effect AS e ON e.bucket = f.bucket AND e.job_id = f.job_id
+WHERE e.status NOT IN ('cancelled', 'reversed');
 
 -- name: i7
 -- all buckets
