@@ -117,28 +117,28 @@ def two_wait(arena: Arena, parts: int = 2, **options: Any) -> tuple[Claim, Claim
     return one, two
 
 
-@race("two nested jobs end below one job, one counter", "A=LAST B=LAST", preemptions=1)
+@race("two nested jobs end below one job, one counter", "A=LAST B=LAST", preemptions=1, always=2)
 def rise_and_rise(arena: Arena) -> list[Actor]:
     """Each could count without seeing the other: the job above would not end."""
     one, two = two_wait(arena)
     return [arena.succeeds("A", one), arena.succeeds("B", two)]
 
 
-@race("two nested jobs end below one job, a counter each", "A=LAST B=LAST", preemptions=1)
+@race("two nested jobs end below one job, a counter each", "A=LAST B=LAST", preemptions=1, always=2)
 def rise_and_rise_striped(arena: Arena) -> list[Actor]:
     """Each empties a counter of its own and could believe that the other's still has parts."""
     one, two = two_wait(arena, stripes=2)
     return [arena.succeeds("A", one), arena.succeeds("B", two)]
 
 
-@race("a nested job fails beside one that ends, under fail fast", "A=LAST B=LAST", preemptions=1)
+@race("a nested job fails beside one that ends, under fail fast", "A=LAST B=LAST", preemptions=1, always=2)
 def rise_and_fail_fast(arena: Arena) -> list[Actor]:
     """The one that closes the job above locks all counters, while the other holds its own."""
     one, two = two_wait(arena, 3, stripes=2, policy=Policy(fail_fast=True))
     return [arena.fails("A", one), arena.succeeds("B", two)]
 
 
-@race("two nested jobs end below a job with a quorum", "A=LAST B=LAST", preemptions=1)
+@race("two nested jobs end below a job with a quorum", "A=LAST B=LAST", preemptions=1, always=2)
 def rise_and_quorum(arena: Arena) -> list[Actor]:
     """Each locks all counters of the job above: they could wait for each other."""
     one, two = two_wait(arena, 3, stripes=2, policy=Policy(quorum=2))
