@@ -36,6 +36,7 @@ GUARDS = {
     **dict.fromkeys(("nest", "waiting", "growth", "outputs", "skip", "pause"), "_parts"),
     **dict.fromkeys(("advance", "flow"), "_flows"),
     "effect": "_effects",
+    "repair": "_repair",
 }
 """The rooms whose statements are said alone in a file of their own."""
 HELD = " ".join(f"tests/races/test_{name}.py" for name in ("held", "held_rows", "skips", "lock_order"))

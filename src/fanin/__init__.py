@@ -39,6 +39,7 @@ from fanin.domain.events import Events, FlowFinished, JobFinished, JobProgress, 
 from fanin.domain.model import Failure, Firing, JobRow, Progress, ScheduleRow
 from fanin.domain.policy import Backoff
 from fanin.domain.purged import Purged
+from fanin.domain.repairs import Repair, Repaired
 from fanin.domain.signals import Signals
 from fanin.domain.timeline import Explanation, Moment
 from fanin.flow import Flow, FlowRun, Step, manual
@@ -100,6 +101,8 @@ __all__ = [
     "Progress",
     "Purged",
     "Refused",
+    "Repair",
+    "Repaired",
     "RetryLater",
     "Schedule",
     "ScheduleRow",

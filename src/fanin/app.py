@@ -17,6 +17,7 @@ from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
+from fanin.domain.repairs import Repaired
 from fanin.domain.signals import Signals
 from fanin.flow import Flow, FlowRun
 from fanin.job import Job
@@ -436,6 +437,19 @@ class App:
 
         age = seconds(older_than, "older_than")
         return purge(self.store, age, unsent=unsent, outputs=outputs, dry_run=dry_run)
+
+    def repair(self, job: str | None = None, *, dry_run: bool = False) -> Repaired:
+        """Put right what does not fit the parts: counters, parts that wait for what will not come, jobs that should
+        have ended. ``job``: the id, the beginning of one, or the key of a job in any state; without it, all jobs that
+        go on, and ended ones that are not swept. ``dry_run``: only look.
+
+        A job that has more or fewer parts than were planned is damaged: nothing of it is guessed, it is paused, and
+        told in the result. Where nothing is wrong nothing is written. Safe beside workers. Raises `UnknownJob`.
+        """
+        from fanin.runtime.repair import repair
+
+        chosen = None if job is None else self.store.read(lambda: find_job(job, self.store.buckets))
+        return repair(self.store, chosen, dry_run=dry_run)
 
     def run_worker(
         self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None

@@ -41,19 +41,23 @@ from tests.races.stage import BUCKET, LAPSED, QUEUE, TASK, THEN, Stage, succeed
 
 @dataclass(frozen=True)
 class Transaction:
-    """``of`` is the generator's place in the protocol; ``stage`` makes the rows and gives the transaction."""
+    """``of`` is the generator's place in the protocol; ``stage`` makes the rows and gives the transaction. What is
+    ``damaged`` breaks rules before and after."""
 
     of: str
     title: str
     stage: Callable[[Stage], TxnFactory[Any]]
+    damaged: bool = False
 
 
 TABLE: dict[str, Transaction] = {}
 
 
-def row(of: str, title: str) -> Callable[[Callable[[Stage], TxnFactory[Any]]], Callable[[Stage], TxnFactory[Any]]]:
+def row(
+    of: str, title: str, damaged: bool = False
+) -> Callable[[Callable[[Stage], TxnFactory[Any]]], Callable[[Stage], TxnFactory[Any]]]:
     def register(stage: Callable[[Stage], TxnFactory[Any]]) -> Callable[[Stage], TxnFactory[Any]]:
-        TABLE[stage.__name__] = Transaction(of, title, stage)
+        TABLE[stage.__name__] = Transaction(of, title, stage, damaged)
         return stage
 
     return register

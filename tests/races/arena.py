@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import dict_row
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
+from fanin.domain.identity import new_claim_id
 from fanin.domain.model import NESTED, Claim, NewJob, Report, Settled, Verdict
-from fanin.protocol import close, finish, growth, lease, pause, progress, redrive, skip, submit
+from fanin.protocol import close, finish, growth, lease, pause, progress, redrive, repair, skip, submit
 from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Statement, TxnFactory
 from fanin.stores.postgres import PostgresStore
@@ -242,6 +243,28 @@ def sweeper(name: str, job_id: str, stripe: int = 0) -> Actor:
 
 def reaper(name: str) -> Actor:
     return counted(name, lambda: lease.reap(BUCKET), "REAPED")
+
+
+def repairer(name: str, job_id: str) -> Actor:
+    """Who recounts a job, whether it looks wrong or not."""
+    repair_id = new_claim_id()
+
+    def script() -> Script:
+        found = yield lambda: repair.recount(BUCKET, job_id, repair_id)
+        whats = {line.what for line in found.lines}
+        return "ENDED" if "ended" in whats else "DAMAGED" if "damaged" in whats else "REPAIRED" if whats else "NOTHING"
+
+    return Actor(name, script)
+
+
+def mender(name: str, job_id: str) -> Actor:
+    repair_id = new_claim_id()
+
+    def script() -> Script:
+        found = yield lambda: repair.mend(BUCKET, job_id, repair_id)
+        return f"MENDED {len(found.lines)}"
+
+    return Actor(name, script)
 
 
 def waker(name: str) -> Actor:

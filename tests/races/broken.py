@@ -127,3 +127,22 @@ def count_outside(claim: Claim) -> Script:
     if counted.closed:
         return "CLOSED"
     return "LAST" if counted.endings else "OK"
+
+
+def repair_in_one_statement(job_id: str) -> Txn[str]:
+    """The lock and the count in one statement: the counter is the newest, and the parts are those of the moment before
+    the lock was waited for."""
+    changed = yield ask(
+        "repair",
+        "WITH mine AS MATERIALIZED (SELECT s.stripe, s.remaining FROM fanin.job_stripe AS s "
+        "WHERE s.bucket = 0 AND s.job_id = :job_id ORDER BY s.stripe FOR NO KEY UPDATE), "
+        "counted AS (SELECT p.stripe, count(*) FILTER (WHERE p.status IN ('pending', 'running')) AS live, "
+        "count(*) FILTER (WHERE p.status = 'succeeded') AS succeeded "
+        "FROM fanin.part AS p WHERE p.bucket = 0 AND p.job_id = :job_id GROUP BY p.stripe) "
+        "UPDATE fanin.job_stripe AS s SET remaining = c.live, succeeded = c.succeeded "
+        "FROM mine AS m JOIN counted AS c ON c.stripe = m.stripe "
+        "WHERE s.bucket = 0 AND s.job_id = :job_id AND s.stripe = m.stripe AND m.remaining <> c.live "
+        "RETURNING s.stripe",
+        job_id=job_id,
+    )
+    return "REPAIRED" if changed else "NOTHING"

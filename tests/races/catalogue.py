@@ -17,6 +17,7 @@ from tests.races import (
     races_outbox,
     races_policies,
     races_purge,
+    races_repairs,
     races_rising,
     races_runs,
     races_schedules,
@@ -29,6 +30,6 @@ from tests.races.scenarios import CROWDS, RACES
 MODULES = (
     races_ends, races_policies, races_runs, races_leases, races_operators, races_outbox, races_effects, races_exchanges,
     races_streams, races_growth, races_nested, races_rising, races_crowded, races_purge, races_schedules, races_flows,
-    races_graph, races_split, races_stale, races_deadlines,
+    races_graph, races_split, races_stale, races_deadlines, races_repairs,
 )  # fmt: skip
 __all__ = ["CROWDS", "MODULES", "RACES"]

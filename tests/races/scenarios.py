@@ -37,6 +37,8 @@ class Race:
     """What the parties would do next, before ordinary workers finish the rest."""
     also: Callable[[Arena, Run], list[str]] | None = None
     """What else must hold at the end of a schedule; gives the problems."""
+    drifted: bool = False
+    """It begins with counters that are wrong, so the rules are judged at the end of a schedule alone."""
 
 
 RACES: dict[str, Race] = {}
@@ -54,13 +56,14 @@ def race(
     seeds: int | None = None,
     after: Callable[[Arena], None] | None = None,
     also: Callable[[Arena, Run], list[str]] | None = None,
+    drifted: bool = False,
 ) -> Callable[[Stager], Stager]:
     """Register the function that stages a race. Its docstring is the risk; the others are fields of `Race`."""
 
     def register(stage: Stager) -> Stager:
         name, risk = stage.__name__, stage.__doc__ or ""
         assert name not in races, f"there are two races {name}"
-        races[name] = Race(title, risk, stage, frozenset(outcomes), preemptions, always, seeds, after, also)
+        races[name] = Race(title, risk, stage, frozenset(outcomes), preemptions, always, seeds, after, also, drifted)
         return stage
 
     return register

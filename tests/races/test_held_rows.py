@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fanin.protocol import advance, effect, finish, growth
+from fanin.protocol import advance, effect, finish, growth, repair
 from fanin.protocol.steps import Query, Txn, TxnFactory
+from fanin.testing.state import execute
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
 from tests.races.arena import Arena
 from tests.races.races_effects import ONCE, wanting
@@ -88,6 +89,18 @@ def rises(arena: Arena, table: str) -> tuple[Deciding, TxnFactory[None]]:
     return lambda: finish.settle(BUCKET, [succeed(last)], "w"), taking(table, job_id=job_id, **key)
 
 
+def repairs(arena: Arena, table: str) -> tuple[Deciding, TxnFactory[None]]:
+    job_id = arena.job(2, successor=None, stripes=2)
+    key: dict[str, Any] = {"id": job_id} if table == "job" else {"job_id": job_id, "stripe": 1}
+    return lambda: repair.recount(BUCKET, job_id, arena._claim_id()), taking(table, **key)
+
+
+def mends(arena: Arena) -> tuple[Deciding, TxnFactory[None]]:
+    job_id = arena.job(1, successor=None)
+    execute(arena.store, "UPDATE fanin.part SET due_at = due_at + 1e9, ready = false")
+    return lambda: repair.mend(BUCKET, job_id, arena._claim_id()), taking("part", job_id=job_id, idx=0)
+
+
 HOLDS: dict[str, tuple[Callable[[Arena], tuple[Deciding, TxnFactory[None]]], str]] = {
     "the end of a step its flow": (ends_a_step, "advance.end_step"),
     "an attempt that calls its part": (lambda arena: calls(arena, "part"), "effect.name_effect"),
@@ -100,6 +113,9 @@ HOLDS: dict[str, tuple[Callable[[Arena], tuple[Deciding, TxnFactory[None]]], str
     "a part that begins to wait itself": (lambda arena: begins_to_wait(arena, "part"), "nest.begin_to_wait"),
     "the end of a nested job the part that waits": (lambda arena: rises(arena, "part"), "waiting.lock_open_stripe"),
     "the end of a nested job the counter above": (lambda arena: rises(arena, "job_stripe"), "waiting.settle_waiting"),
+    "a repair the counters": (lambda arena: repairs(arena, "job_stripe"), "repair.lock_job"),
+    "a repair the job": (lambda arena: repairs(arena, "job"), "repair.look"),
+    "a repair the parts that it mends": (mends, "repair.look_at_wrong"),
 }
 """Who holds which row, and from before which statement on."""
 

@@ -36,7 +36,7 @@ def explore(arena: Arena, race: Race, note: Note) -> Tally:
     tally = Tally(outcome)
     actors = race.stage(arena)
     arena.keep()
-    with arena.explorer(actors) as explorer:
+    with arena.explorer(actors, at_commits=not race.drifted) as explorer:
         for run in schedules(explorer, race):
             arena.conclude(run, race)
             tally.add(run)

@@ -281,6 +281,7 @@ def test_the_async_application_does_what_the_other_does(migrated_url: str) -> No
             assert (await job.account())["events"] == 1
             assert await (await app.job("k")).progress() == await job.progress()
             assert await job.cancel() is False
+            assert await app.repair("k") == await app.repair("k", dry_run=True) == fanin.Repaired(looked=1)
             with pytest.raises(fanin.UnknownJob):
                 await app.job("nothing of this name")
             worker.cancel()

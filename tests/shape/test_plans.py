@@ -31,6 +31,7 @@ from fanin.protocol import (
     pause,
     progress,
     read,
+    repair,
     submit,
     success,
     waiting,
@@ -135,6 +136,14 @@ def hot(job_id: str) -> list[Statement]:
         nest.SQL.look_at_waiter(bucket=0, job_id=job_id, idx=5),
         nest.SQL.has_ended(bucket=0, job_id=job_id, idx=5),
         nest.SQL.forget_nested(bucket=0, job_id=job_id, idx=5),
+        repair.SQL.live_jobs(bucket=0, after=job_id, limit=1_000),
+        repair.SQL.unswept_jobs(bucket=0, after=job_id, limit=1_000),
+        repair.SQL.lock_stripes(bucket=0, job_id=job_id),
+        repair.SQL.lock_job(bucket=0, job_id=job_id),
+        repair.SQL.told(bucket=0, job_id=job_id, before="{}"),
+        repair.SQL.set_moment(
+            bucket=0, job_id=job_id, idx=5, ready=False, due_at=None, status="running", waiting=False
+        ),
         waiting.SQL.take_waiting(bucket=0, job_id=job_id, idx=5),
         waiting.SQL.lock_open_stripe(bucket=0, job_id=job_id, stripe=0),
         waiting.SQL.settle_waiting(bucket=0, job_id=job_id, idx=5, status="succeeded", result="@"),
@@ -253,6 +262,8 @@ INDEXES = {
     "job_paused": ("bucket",),
     "job_walk": ("bucket",),
     "job_progress": ("bucket",),
+    "job_live": ("id",),
+    "repair_pkey": ("job_id",),
     "job_stripe_pkey": ("job_id",),
     "job_stripe_unswept": ("bucket",),
     "flow_pkey": ("id",),
@@ -338,6 +349,7 @@ WHOLE = {
         "fanin_job_walk (bucket=?",
         "fanin_job_progress (bucket=?",
         "fanin_job_stale (bucket=?",
+        "fanin_job_live (bucket=? AND id>?",
     ),
 }
 ALIASES = {"p": "part", "s": "job_stripe", "j": "job", "o": "outbox", "e": "outbox"}

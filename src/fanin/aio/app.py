@@ -21,6 +21,7 @@ from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob
 from fanin.domain.policy import Backoff, Policy, check_quorum, make_policy
 from fanin.domain.purged import Purged
+from fanin.domain.repairs import Repaired
 from fanin.domain.signals import Signals
 from fanin.protocol import read, signals
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
@@ -342,6 +343,10 @@ class AsyncApp:
         return await asyncio.to_thread(
             lambda: self._app.purge(older_than, unsent=unsent, outputs=outputs, dry_run=dry_run)
         )
+
+    async def repair(self, job: str | None = None, *, dry_run: bool = False) -> Repaired:
+        """See `App.repair`. In a thread: it may take long."""
+        return await asyncio.to_thread(lambda: self._app.repair(job, dry_run=dry_run))
 
     async def run_worker(
         self, *, until_idle: bool = False, concurrency: int = 4, queues: Sequence[str] | None = None

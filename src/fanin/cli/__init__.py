@@ -42,6 +42,7 @@ COMMANDS = {
     "effects": Command("effects", "effects", "list calls to the outside, and settle those that nobody knows about"),
     "migrate": Command("migrate", "migrate", "make or update the tables"),
     "check": Command("check", "check", "check the promises on the live database"),
+    "repair": Command("repair", "repair", "put right what does not fit the parts of a job"),
     "torture": Command("torture", "torture", "kill, freeze and cut a program on your database, then count"),
 }
 LEADING = {"--url": 1, "--json": 0, "--debug": 0, "--no-color": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fanin.cli import exits
+from fanin.cli.advice import ADVICE
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
 from fanin.cli.tables import finding_line, number
 from fanin.domain.errors import BadOption
@@ -33,12 +34,16 @@ def check(
             screen.print(f"[bold red]broken[/]  {name:<3} {sentence}  ({number(len(findings))} rows)")
             for finding in findings[:rows]:
                 screen.print(f"            {finding_line(finding)}", markup=False, soft_wrap=True)
+            screen.print(f"            → {ADVICE[name]}", markup=False, soft_wrap=True)
         broken = [name for name, _, findings in found if findings]
         if common.json:
             checks = [
-                {"name": name, "sentence": said, "violations": len(findings), "rows": [f.row for f in findings[:rows]]}
+                {
+                    "name": name, "sentence": said, "violations": len(findings),
+                    "rows": [f.row for f in findings[:rows]], "advice": ADVICE[name] if findings else None,
+                }
                 for name, said, findings in found
-            ]
+            ]  # fmt: skip
             print_json({"ok": not broken, "checks": checks})
         elif broken:
             screen.print(f"{len(broken)} of {len(found)} rules are broken: {', '.join(broken)}")

@@ -22,8 +22,8 @@ USAGE = "fanin explain [OPTIONS] JOB|FLOW"
 COLOURS = {
     "lease_lost": "yellow", "refused": "yellow", "stopped": "yellow", "released": "yellow", "retried": "yellow",
     "failed": "red", "paused": "magenta", "resumed": "magenta", "skipped": "magenta", "finished": "magenta",
-    "cancelled": "magenta", "redriven": "magenta", "ended": "bold", "successor": "green", "child": "green",
-    "more": "dim", "first": "dim", "last": "dim", "published": "dim",
+    "cancelled": "magenta", "redriven": "magenta", "repaired": "magenta", "damaged": "red", "ended": "bold",
+    "successor": "green", "child": "green", "more": "dim", "first": "dim", "last": "dim", "published": "dim",
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ LISTENER = "on/"
 """How the step of a listener's job begins; the rest is the name of its task."""
 SCHEDULED = "at/"
 """How the step of a scheduled job begins; the rest is the name of its schedule."""
+NIL = "00000000-0000-0000-0000-000000000000"
+"""Before every id: where pages of them begin."""
 JOB_SPACE = uuid.UUID("6f1d3a52-6b0e-5c55-9d3c-0b8a4c9f7e21")
 
 

@@ -68,6 +68,14 @@ SWEEP_PARTS = 2_000
 WAKE_PARTS = 1_000
 """Parts made ready by one wake transaction."""
 REAP_PARTS = 100
+REPAIR_PARTS = 1_000
+"""Parts mended by one transaction of a repair."""
+REPAIR_PAGE_MAX = 1_000
+"""Jobs that a repair lists at once."""
+REPAIRS_TOLD_MAX = 1_000
+"""Lines that a repair returns; all of them are kept with their jobs."""
+OVERDUE_SECONDS = 86_400.0
+"""An open job that nobody has given up so long after its deadline is told as damaged."""
 STRIPES = 64
 STRIPE_RUN_PARTS = 64
 """Neighbouring parts share a stripe, so that a batch of one claim counts down on few rows."""

@@ -25,6 +25,7 @@ class Known(msgspec.Struct, frozen=True):
     job: JobRow
     attempts: Rows
     deeds: Rows
+    repairs: Rows
     ends: Rows
     family: Rows
     workers: Rows
@@ -47,13 +48,14 @@ def known(bucket: int, job_id: str, buckets: Iterable[int], idx: int | None = No
     }
     attempts = yield SQL.attempts(**which)
     deeds = yield SQL.deeds(**which)
+    repairs = yield SQL.repairs(**which)
     ends = yield SQL.ends(bucket=bucket, job_id=job_id, shown=SHOWN)
     if not whole:
         found = yield SQL.part(bucket=bucket, job_id=job_id, idx=idx)
-        return Known(job, attempts, deeds, ends, (), (), (), found[0] if found else None)
+        return Known(job, attempts, deeds, repairs, ends, (), (), (), found[0] if found else None)
     family: list[Row] = []
     for other in buckets:
         family += yield SQL.family(bucket=other, job_id=job_id, shown=2 * SHOWN)
     workers = yield SQL.workers(bucket=bucket, job_id=job_id)
     troubled = yield SQL.troubled(bucket=bucket, job_id=job_id, shown=SHOWN)
-    return Known(job, attempts, deeds, ends, family, workers, troubled)
+    return Known(job, attempts, deeds, repairs, ends, family, workers, troubled)

@@ -22,6 +22,17 @@ SELECT at, idx, what, who, reason, run, of_kind FROM (
 ) AS numbered
 WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, id;
 
+-- name: repairs
+-- The same of what was repaired, or is damaged.
+SELECT at, what, which, before, after, run, of_kind FROM (
+    SELECT at, what, which, before, after, run, count(*) OVER (PARTITION BY what) AS of_kind,
+        row_number() OVER (PARTITION BY what ORDER BY at, id, which) AS from_first,
+        row_number() OVER (PARTITION BY what ORDER BY at DESC, id DESC, which DESC) AS from_last
+    FROM fanin.repair
+    WHERE bucket = :bucket AND job_id = :job_id AND (:everything OR (what = 'part' AND which = :idx))
+) AS numbered
+WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, what, which;
+
 -- name: ends
 -- The newest ends of runs, with what became of their events.
 SELECT payload, at, status, published_at FROM fanin.outbox

@@ -11,6 +11,7 @@ from itertools import groupby
 
 import msgspec
 
+from fanin.domain.identity import NIL
 from fanin.domain.purged import REASONS
 from fanin.domain.states import FLOW_LIVE
 from fanin.protocol.outputs import Placed
@@ -36,9 +37,6 @@ class Tree(msgspec.Struct, frozen=True):
     unsent: int
     outputs: int
     kept: str | None
-
-
-NIL = "00000000-0000-0000-0000-000000000000"
 
 
 def old_roots(bucket: int, age: float, after: tuple[float, str] = (0.0, NIL)) -> Txn[list[tuple[float, str]]]:
@@ -197,6 +195,7 @@ def portion(bucket: int, job_id: str) -> Txn[bool]:
         yield SQL.remove_keys(bucket=bucket, job_id=job_id, last=one(keys)[0])
         return True
     yield SQL.remove_log(bucket=bucket, job_id=job_id)
+    yield SQL.remove_repairs(bucket=bucket, job_id=job_id)
     yield SQL.remove_leftover(bucket=bucket, job_id=job_id)
     return False
 

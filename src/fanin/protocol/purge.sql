@@ -208,6 +208,11 @@ RETURNING key;
 DELETE FROM fanin.job_log WHERE bucket = :bucket AND job_id = :job_id
 RETURNING id;
 
+-- name: remove_repairs
+-- What was repaired in it.
+DELETE FROM fanin.repair WHERE bucket = :bucket AND job_id = :job_id
+RETURNING id;
+
 -- name: remove_leftover
 -- Nothing of the job is left.
 DELETE FROM fanin.leftover WHERE bucket = :bucket AND job_id = :job_id

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fanin.domain import policy
+from fanin.domain import policy, repairs
 from fanin.domain.errors import UnknownJob, UnknownPart
 from fanin.domain.identity import LISTENER
 from fanin.domain.limits import HELD_SECONDS, NEVER_SECONDS
@@ -30,7 +30,15 @@ def explanation(job_id: str, known: Known | None, part: int | None = None) -> Ex
     if part is not None and known.part is None:
         raise UnknownPart(f"job {job_id} has no part {part}: they count from 0")
     job = known.job
-    moments = [_created(job), *_attempts(known), *_deeds(known), *_ends(known), *_family(known), *_work(known)]
+    moments = [
+        _created(job),
+        *_attempts(known),
+        *_deeds(known),
+        *_repairs(known),
+        *_ends(known),
+        *_family(known),
+        *_work(known),
+    ]
     if part is not None:
         moments += _standing(known, part)
     moments.sort(key=_place(moments))
@@ -101,13 +109,25 @@ def _deeds(known: Known) -> Iterator[Moment]:
         yield from _gap(at, what, seen, of_kind, _shown(known.deeds, 2)[what])
 
 
+def _repairs(known: Known) -> Iterator[Moment]:
+    seen: Counter[str] = Counter()
+    for at, what, which, before, after, run, of_kind in known.repairs:
+        text = repairs.told(what, which, msgspec.json.decode(before), msgspec.json.decode(after))
+        named = "damaged" if what == "damaged" else "repaired"
+        yield Moment(at, named, text, part=which if what == "part" else None, run=run)
+        seen[what] += 1
+        yield from _gap(at, f"repaired {what}", seen, of_kind, _shown(known.repairs, 1)[what], what)
+
+
 def _shown(rows: Any, column: int) -> Counter[str]:
     return Counter(row[column] for row in rows)
 
 
-def _gap(at: float, what: str, seen: Counter[str], of_kind: int, shown: int) -> Iterator[Moment]:
+def _gap(
+    at: float, what: str, seen: Counter[str], of_kind: int, shown: int, kind: str | None = None
+) -> Iterator[Moment]:
     """After the first half of what is shown of a kind: how many were left out."""
-    if of_kind > shown and seen[what] == (shown + 1) // 2:
+    if of_kind > shown and seen[kind or what] == (shown + 1) // 2:
         yield Moment(at, "more", f"… and {_many(of_kind - shown, what + ' line')} more", count=of_kind - shown)
 
 

@@ -17,6 +17,7 @@ TABLES = (
     "part",
     "attempt_log",
     "job_log",
+    "repair",
     "outbox",
     "staged_output",
     "effect",
@@ -28,7 +29,7 @@ TABLES = (
     "flow_step",
 )
 """The tables of the protocol, parents first."""
-_UNSTEADY = {"outbox": ("xid",), "job_log": ("id",)}
+_UNSTEADY = {"outbox": ("xid",), "job_log": ("id",), "repair": ("id",)}
 """Columns whose value says nothing about the state."""
 
 
