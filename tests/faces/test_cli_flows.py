@@ -9,6 +9,7 @@ import pytest
 
 import fanin
 from fanin.cli import exits, main
+from tests.protocol import flows
 
 
 @pytest.fixture
@@ -142,8 +143,19 @@ def test_a_flow_is_no_job(app: fanin.App, run: fanin.FlowRun, capsys: Any, words
     assert "is a job, and flows alone are drawn so" in said(app, capsys, "show", job, "--mermaid", code=exits.USAGE)
 
 
+def test_the_steps_behind_one_that_a_person_undoes_are_named(app: fanin.App, capsys: Any) -> None:
+    flow_id = flows.start(app.store, {"a": "", "b": "a", "c": "b", "d": "c"}, undo=["a", "b"], manual=["c"])
+    for name in "abc":
+        flows.end(app.store, flow_id, name)
+    flows.fail(app.store, flow_id, "d")
+    assert "  still to be undone behind it: b, a\n" in said(app, capsys, "saga")
+
+
 def test_a_person_settles_what_waits_for_one(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
-    assert "step flight: to be undone by a person: call the airline" in said(app, capsys, "saga")
+    told = said(app, capsys, "saga")
+    assert "step flight: to be undone by a person: call the airline" in told
+    assert " flight --note 'what was done'" in told
+    assert "still to be undone" not in told
     (waiting,) = json.loads(said(app, capsys, "saga", "--json"))
     assert [step["name"] for step in waiting["steps"]] == ["flight"]
     assert "was settled" not in said(app, capsys, "saga", "resolve", "2026", "hotel", "--note", "x", code=exits.USAGE)

@@ -103,6 +103,8 @@ def test_a_person_is_asked_for_and_the_end_follows(store: Store) -> None:
         {"nothing_to_undo": 1, "not_undone": 1, "undone": 1},
     )
     assert event.notable == {"b": "not_undone"}
+    assert (event.reason or "").endswith("; given up, so not undone: b")
+    assert flows.row(store, flow_id).reason == event.reason
 
 
 def test_the_next_run_has_an_event_and_a_listener_of_its_own(store: Store) -> None:

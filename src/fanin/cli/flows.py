@@ -12,7 +12,7 @@ from fanin.cli.drawing import COLOURS, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
 from fanin.cli.tables import print_lines, short, span, text
 from fanin.domain.errors import BadOption, NotAllowedNow
-from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK
+from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK, STEP_TO_UNDO
 
 if TYPE_CHECKING:
     import fanin
@@ -119,19 +119,25 @@ def _list(rows: list[FlowRow], common: Common) -> int:
 def _attention(app: fanin.App, limit: int, common: Common) -> int:
     found = []
     for row in app.flows("needs_attention", limit):
-        steps = [step for step in app.flow_run(row.id).steps() if step.status in STEP_STUCK]
-        found.append((row, steps))
+        found.append((row, app.flow_run(row.id).steps()))
     if common.json:
-        print_json([flow_facts(row) | {"steps": [step_facts(step) for step in steps]} for row, steps in found])
+        stuck = [(row, [step for step in steps if step.status in STEP_STUCK]) for row, steps in found]
+        print_json([flow_facts(row) | {"steps": [step_facts(step) for step in steps]} for row, steps in stuck])
         return exits.OK
     screen = console(common)
     if not found:
         screen.print("no flow waits for a person")
     for row, steps in found:
         screen.print(f"flow {short(row.id)} {row.name}: {row.reason or row.cause}", markup=False)
-        for step in steps:
+        for step in (step for step in steps if step.status in STEP_STUCK):
             for want in wanted(step):
                 screen.print(f"  step {step.name}: {want}", markup=False)
+            if step.status == "manual":
+                verb = f"fanin saga resolve {short(row.id)} {step.name} --note 'what was done'"
+                screen.print(f"    when it is done: {verb}", markup=False)
+        if waiting := [step for step in steps if step.status in STEP_TO_UNDO]:
+            names = [step.name for step in sorted(waiting, key=lambda step: step.ended_no or 0, reverse=True)]
+            screen.print(f"  still to be undone behind it: {', '.join(names)}", markup=False)
     return exits.OK
 
 

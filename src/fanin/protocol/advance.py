@@ -278,6 +278,9 @@ def _finish(flow: Flow, status: str) -> Txn[None]:
     flow.status = status
     counts = yield SQL.counts(bucket=flow.bucket, flow_id=flow.id)
     notable = yield SQL.notable(bucket=flow.bucket, flow_id=flow.id, limit=limits.NAMED_STEPS)
+    given_up = [name for name, step_status in notable if step_status == "not_undone"]
+    if status == "compensated" and given_up:  # its state alone would say that nothing is left
+        flow.reason = f"{flow.reason or flow.cause}; given up, so not undone: {', '.join(given_up)}"
     flow.events += 1
     payload = {
         "version": PAYLOAD_VERSION, "flow_id": flow.id, "name": flow.name, "key": flow.key, "run": flow.run,
