@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from fanin.domain import flows, identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
 from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
-from fanin.domain.flows import EXPAND, FlowRow, Plan, StepRow, StepSpec, Undo
+from fanin.domain.flows import EXPAND, FlowProgress, FlowRow, Plan, StepRow, StepSpec, Undo
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
 from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, LocalWorker
-from fanin.protocol import close, flow, read
+from fanin.protocol import close, flow, read, watching
 from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
@@ -28,6 +28,8 @@ from fanin.runtime.task import Task, check_attempts, check_key, check_name, chec
 
 if TYPE_CHECKING:
     from fanin.app import App
+
+Look = TypeVar("Look", FlowRow, FlowProgress)
 
 
 class Manual(msgspec.Struct, frozen=True):
@@ -345,18 +347,43 @@ class FlowRun:
                 if job_id is not None:
                     yield Job(self._app, job_id)
 
-    def wait(self, timeout: Duration | None = None) -> FlowRun:
-        """Wait until the flow has ended, or needs attention. Raises `WaitTimeout`."""
+    def wait(self, timeout: Duration | None = None, *, progress: bool = False, run: bool | None = None) -> FlowRun:
+        """Wait until the flow has ended, or needs attention.
+
+        progress: show its steps live. run: work on the parts here meanwhile (default as given to `Flow.start`). Raises
+        `WaitTimeout`; the flow goes on.
+        """
         limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        pause = SOONEST_SECONDS
-        with LocalWorker(self._app, self._run) as worker:
-            while not (found := self.row()).ended:
-                worker.check()
-                if limit is not None and time.monotonic() >= limit:
-                    raise WaitTimeout(f"flow {self.id} is {found.status} after the time given; it goes on")
-                time.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
-                pause = min(pause * 1.3, LATEST_SECONDS)
+        with LocalWorker(self._app, self._run if run is None else run) as worker:
+            if progress:
+                from fanin.runtime.flow_progress import watch
+
+                watch(self._polls(limit, worker, self._progress))
+            else:
+                for _ in self._polls(limit, worker, self.row):
+                    pass
         return self
+
+    def _progress(self) -> FlowProgress:
+        from fanin.runtime.flow_progress import room
+
+        found = self._app.store.read(lambda: watching.progress(self._bucket, self.id, room()))
+        if found is None:
+            raise UnknownJob(f"there is no flow {self.id}")
+        return found
+
+    def _polls(self, limit: float | None, worker: LocalWorker, look: Callable[[], Look]) -> Iterator[Look]:
+        pause = SOONEST_SECONDS
+        while True:
+            found = look()
+            yield found
+            if found.ended:
+                return
+            worker.check()
+            if limit is not None and time.monotonic() >= limit:
+                raise WaitTimeout(f"flow {self.id} is {found.status} after the time given; it goes on")
+            time.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
+            pause = min(pause * 1.3, LATEST_SECONDS)
 
     def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
         """Wait, and return the result of a step: by default of the only one that no other follows.

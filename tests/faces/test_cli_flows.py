@@ -135,7 +135,7 @@ def test_the_story_of_a_flow_says_why_a_step_was_skipped_or_undone(app: fanin.Ap
     assert [line.text for line in cancelled.explain().timeline][-1] == "run 1 ended: cancelled: enough"
 
 
-@pytest.mark.parametrize("words", [["cancel"], ["watch"], ["show", "--part", "0"], ["explain", "--part", "0"]])
+@pytest.mark.parametrize("words", [["cancel"], ["show", "--part", "0"], ["explain", "--part", "0"]])
 def test_a_flow_is_no_job(app: fanin.App, run: fanin.FlowRun, capsys: Any, words: list[str]) -> None:
     hint = "'2026' is a flow, and a job is meant: `fanin show 2026` names the jobs of its steps"
     assert hint in said(app, capsys, *words, "2026", code=exits.USAGE)

@@ -35,6 +35,7 @@ from fanin.protocol import (
     submit,
     success,
     waiting,
+    watching,
 )
 from fanin.protocol.steps import Statement
 from fanin.stores import open_store
@@ -166,6 +167,7 @@ def hot(job_id: str) -> list[Statement]:
         flow.SQL.overdue_flows(bucket=0, limit=100),
         flow.SQL.newest(bucket=0, status=None, limit=20),
         flow.SQL.row(bucket=0, id=FLOW),
+        watching.SQL.jobs(bucket=0, expand="fanin.expand", rows=[(job_id,)]),
         outbox.SQL.due_events(bucket=0),
         outbox.SQL.claim_events(bucket=0, limit=100, lease=60.0, claim_id=token, relay="r"),
         outbox.SQL.settle_events(bucket=0, claim_id=token, rows=[(key, "mark", 1.0, None) for key in keys]),

@@ -120,9 +120,11 @@ class AsyncFlowRun:
         for one in await asyncio.to_thread(lambda: list(self._sync.jobs())):
             yield self._app._job(one.id, False)
 
-    async def wait(self, timeout: Duration | None = None) -> AsyncFlowRun:
-        if self._run:
-            await asyncio.to_thread(self._sync.wait, timeout)
+    async def wait(
+        self, timeout: Duration | None = None, *, progress: bool = False, run: bool | None = None
+    ) -> AsyncFlowRun:
+        if progress or (self._run if run is None else run):
+            await asyncio.to_thread(lambda: self._sync.wait(timeout, progress=progress, run=run))
             return self
         limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
         pause = SOONEST_SECONDS

@@ -22,7 +22,7 @@ COMMANDS = {
     "work": Command("work", "work", "run workers for the tasks of a Python application"),
     "jobs": Command("jobs", "jobs", "list the newest jobs"),
     "show": Command("show", "show", "show one job: its parts, failures and history"),
-    "watch": Command("watch", "watch", "follow one job until it has ended"),
+    "watch": Command("watch", "watch", "follow one job or flow until it has ended"),
     "explain": Command("explain", "explain", "tell what happened to a job, and why"),
     "cancel": Command("verbs", "cancel", "end a job now"),
     "finish": Command("verbs", "finish", "end a job now with what has arrived; its successor runs"),

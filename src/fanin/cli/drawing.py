@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fanin.cli import exits
 from fanin.cli.options import Common, console, print_json
-from fanin.cli.tables import moment, short, span
+from fanin.cli.tables import moment, short
+from fanin.domain.durations import span
 from fanin.domain.errors import UnknownJob
 from fanin.domain.flows import EXPAND
 from fanin.protocol import read

@@ -13,8 +13,9 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import number, span
+from fanin.cli.tables import number
 from fanin.domain import limits
+from fanin.domain.durations import span
 from fanin.domain.effects import Effect
 from fanin.domain.errors import BadOption
 from fanin.domain.states import EFFECT_STATES

@@ -11,7 +11,8 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import number, span
+from fanin.cli.tables import number
+from fanin.domain.durations import span
 from fanin.domain.errors import BadOption
 from fanin.domain.states import EVENT_STATES
 from fanin.protocol import outbox, read

@@ -11,7 +11,8 @@ from fanin.cli import exits
 from fanin.cli.drawing import COLOURS as FLOW_COLOURS
 from fanin.cli.drawing import flow_named
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
-from fanin.cli.tables import STATUS_COLOURS, moment, number, short, span
+from fanin.cli.tables import STATUS_COLOURS, moment, number, short
+from fanin.domain.durations import span
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 from fanin.cli import exits
 from fanin.cli.drawing import COLOURS, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import print_lines, short, span, text
+from fanin.cli.tables import print_lines, short, text
+from fanin.domain.durations import span
 from fanin.domain.errors import BadOption, NotAllowedNow
 from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK, STEP_TO_UNDO
 

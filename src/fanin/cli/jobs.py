@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
-from fanin.cli.tables import STATUS_COLOURS, job_facts, name, number, print_lines, short, span, status, text
+from fanin.cli.tables import STATUS_COLOURS, job_facts, name, number, print_lines, short, status, text
+from fanin.domain.durations import span
 from fanin.domain.errors import BadOption
 from fanin.domain.states import JOB_STATES
 

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 from fanin.cli import exits
 from fanin.cli.drawing import flow_named, show_flow
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
-from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, span, status
+from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, status
+from fanin.domain.durations import span
 from fanin.domain.errors import BadOption, UnknownPart
 from fanin.protocol import read
 

@@ -8,8 +8,8 @@ import msgspec
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
-from fanin.cli.tables import number, span
-from fanin.domain.durations import seconds
+from fanin.cli.tables import number
+from fanin.domain.durations import seconds, span
 from fanin.domain.signals import Signals
 
 HEADINGS = ("signal", "count", "oldest", "many of them mean")

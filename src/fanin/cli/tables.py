@@ -29,21 +29,6 @@ def number(value: int) -> str:
     return f"{value:,}".replace(",", " ")
 
 
-def span(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 m 5 s``, ``2 h 10 m``, ``4 d 3 h``."""
-    if seconds is None:
-        return ""
-    seconds = max(seconds, 0.0)
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, name, smaller, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= unit:
-            rest = whole % unit // smaller
-            return f"{whole // unit} {name} {rest} {small_name}" if rest else f"{whole // unit} {name}"
-    return f"{whole} s"
-
-
 def moment(at: float | None) -> str:
     """A time as an ISO text in UTC, to the second."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))

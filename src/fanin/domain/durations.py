@@ -56,3 +56,18 @@ def deadline(after: Duration | None, at: Instant | None) -> tuple[float | None, 
     return (
         None if after is None else seconds(after, "give_up_after"), None if at is None else instant(at, "give_up_at")
     )  # fmt: skip
+
+
+def span(seconds: float | None) -> str:
+    """``0.4 s``, ``12 s``, ``3 m 5 s``, ``2 h 10 m``, ``4 d 3 h``."""
+    if seconds is None:
+        return ""
+    seconds = max(seconds, 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, name, smaller, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // smaller
+            return f"{whole // unit} {name} {rest} {small_name}" if rest else f"{whole // unit} {name}"
+    return f"{whole} s"

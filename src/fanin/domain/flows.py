@@ -10,7 +10,7 @@ import msgspec
 
 from fanin.domain.errors import BadOption
 from fanin.domain.model import Spec
-from fanin.domain.states import FLOW_LIVE
+from fanin.domain.states import FLOW_LIVE, STEP_LIVE
 
 EXPAND = "fanin.expand"
 """The built-in task that makes a job of what a step before has left: one part for each result, item or undo."""
@@ -106,6 +106,47 @@ class StepRow(msgspec.Struct, frozen=True):
     undo_job_id: str | None
     ended_no: int | None
     note: str | None
+
+
+class StepProgress(msgspec.Struct, frozen=True):
+    """How far a step is, by the parts of its job, or of the job that undoes it. No job yet: no ``job_id``, no parts."""
+
+    n: int
+    name: str
+    status: str
+    job_id: str | None
+    started_at: float | None
+    ended_at: float | None
+    total: int
+    remaining: int
+    failed: int
+
+
+class FlowProgress(msgspec.Struct, frozen=True):
+    """How far a flow is. ``states``: how many steps are in each state. ``steps``: all of a small flow, else some of
+    those of which a job goes on."""
+
+    row: FlowRow
+    states: dict[str, int]
+    steps: list[StepProgress]
+
+    @property
+    def status(self) -> str:
+        return self.row.status
+
+    @property
+    def ended(self) -> bool:
+        return self.row.ended
+
+    @property
+    def total(self) -> int:
+        """How many steps there are."""
+        return sum(self.states.values())
+
+    @property
+    def remaining(self) -> int:
+        """How many steps wait, or have a job that goes on."""
+        return sum(self.states.get(state, 0) for state in ("waiting", *STEP_LIVE))
 
 
 def starts(condition: str, ends: Collection[str]) -> bool:

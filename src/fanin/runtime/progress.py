@@ -1,10 +1,10 @@
-"""One live line for a job that is waited for: done of total, a bar, the rate, the failures."""
+"""What is waited for, live: of a job one line, with done of total, a bar, the rate and the failures."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fanin.domain.model import Progress
 
@@ -27,30 +27,40 @@ class Rate:
         return (last - first) / (until - since) if until > since else 0.0
 
 
+def bar(fraction: float, width: int) -> str:
+    full = int(fraction * width)
+    return "█" * full + "░" * (width - full)
+
+
 def line(found: Progress, rate: float, width: int = 24) -> str:
     """``1 200/1 200  ███████  100 %  412/s  failed 0``; a leading part of the bar per ended part."""
     ended = found.total - found.remaining
-    full = int(found.fraction * width)
-    bar = "█" * full + "░" * (width - full)
     tail = f"  abandoned {found.abandoned}" if found.abandoned else ""
     return (
         f"{ended:,}/{found.total:,}".replace(",", " ")
-        + f"  {bar}  {int(found.fraction * 100)} %  {rate:,.0f}/s  failed {found.failed}{tail}"
+        + f"  {bar(found.fraction, width)}  {int(found.fraction * 100)} %  {rate:,.0f}/s  failed {found.failed}{tail}"
     )
 
 
 def watch(polls: Iterable[Progress]) -> None:
-    """Show each poll on standard error: in place on a terminal, else a line every few seconds and at the end."""
-    live = sys.stderr.isatty()
+    """Show each poll of a job."""
     rate = Rate()
+    show(([line(found, rate.add(found.total - found.remaining))], found.ended) for found in polls)
+
+
+def show(looks: Iterable[tuple[Sequence[str], bool]]) -> None:
+    """Show each look (its lines, and whether it is the last) on standard error: in place on a terminal, else the last
+    of the lines every few seconds and at the end."""
+    live = sys.stderr.isatty()
     shown = time.monotonic()
-    text = ""
-    for found in polls:
-        text = line(found, rate.add(found.total - found.remaining))
+    lines: Sequence[str] = ()
+    for found, ended in looks:
+        up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+        lines = found
         if live:
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - shown >= PLAIN_SECONDS and not found.ended:
+            print(f"{up}\r\x1b[J" + "\n".join(lines), end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - shown >= PLAIN_SECONDS and not ended:
             shown = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
-    if text:
-        print("" if live else text, file=sys.stderr, flush=True)
+            print(lines[-1], file=sys.stderr, flush=True)
+    if lines:
+        print("" if live else lines[-1], file=sys.stderr, flush=True)
