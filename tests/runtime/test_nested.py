@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import fanin
 from fanin.cli import main
+from fanin.domain.model import Below
 from fanin.protocol import read
 from fanin.runtime import upkeep
 from fanin.runtime.worker import Worker
@@ -170,3 +172,108 @@ def test_a_waiting_part_is_shown_with_its_job(app: fanin.App, tasks: Any, capsys
     assert f"waits for job {nested.id[:13]}" in capsys.readouterr().out.replace("…", "")
     explained = job.explain(part=0)
     assert any("waits for a job of its own" in moment.text for moment in explained.timeline)
+
+
+@pytest.fixture
+def deep(app: fanin.App) -> fanin.Job:
+    """Part 1 fails, because part 2 of a job two levels down did."""
+
+    @app.task(attempts=1)
+    def down(place: list[int]) -> Any:
+        levels, way = place
+        if levels:
+            return fanin.current().fan_out(down, [[levels - 1, n] for n in range(2, 6)], fail_fast=False)
+        if way == 4:
+            raise ValueError("not a page\nand more")
+        return way
+
+    @app.task(attempts=1)
+    def top(number: int) -> Any:
+        return number and fanin.current().fan_out(down, [[1, 0], [0, 3]])
+
+    job = app.map(top, [0, 1], key="deep", fail_fast=False)
+    work(app)
+    return job
+
+
+def bottom(job: fanin.Job) -> fanin.Job:
+    (middle,) = job.children()
+    (lowest,) = middle.children()
+    return lowest
+
+
+def test_a_failure_at_the_bottom_of_a_tree_is_named_at_its_top(app: fanin.App, deep: fanin.Job, capsys: Any) -> None:
+    named = f"; below it, job {bottom(deep).id} part 2: ValueError: not a page"
+    (top,) = deep.children()
+    assert main(["show", deep.id, "--url", app.url]) == 0
+    failed = next(line for line in capsys.readouterr().out.splitlines() if "NestedFailed" in line)
+    assert f"NestedFailed: job {top.id} failed" in failed
+    assert failed.endswith(named)
+    assert main(["explain", deep.id, "--url", app.url]) == 0
+    assert any(line.endswith(named + ")") for line in capsys.readouterr().out.splitlines())
+    assert any(named in moment.text for moment in deep.explain(part=1).timeline)
+    told = {"job_id": bottom(deep).id, "part": 2, "type": "ValueError", "message": "not a page\nand more"}
+    assert main(["show", deep.id, "--json", "--url", app.url]) == 0
+    assert [one["below"] for one in msgspec.json.decode(capsys.readouterr().out)["failures"]] == [told]
+    assert main(["show", deep.id, "--part", "1", "--json", "--url", app.url]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["below"] == told
+    assert main(["show", bottom(deep).id, "--json", "--url", app.url]) == 0
+    assert [one["below"] for one in msgspec.json.decode(capsys.readouterr().out)["failures"]] == [None]
+
+
+def test_a_level_of_a_tree_costs_one_statement(app: fanin.App, deep: fanin.Job) -> None:
+    asked = []
+
+    def counted() -> Any:
+        told, rows = read.below(app.store.bucket(deep.id), deep.id, 1), None
+        while True:
+            try:
+                statement = told.send(rows)  # type: ignore[arg-type]
+            except StopIteration as done:
+                return done.value
+            asked.append(statement)
+            rows = yield statement
+
+    found = app.store.read(counted)
+    assert (found.job_id, found.part, len(asked)) == (bottom(deep).id, 2, 2)
+
+
+def test_what_failed_below_is_the_job_after_a_nested_one_too(app: fanin.App, tasks: Any) -> None:
+    @app.task(attempts=1)
+    def joined(parts: fanin.Joined[int]) -> int:
+        raise ValueError("too much")
+
+    @app.task(attempts=1)
+    def above(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(named(tasks, "leaf"), [1], then=joined)
+
+    job = app.map(above, [1])
+    work(app)
+    below = app.store.read(lambda: read.below(app.store.bucket(job.id), job.id, 0))
+    (nested,) = job.children()
+    assert nested.successor is not None
+    assert below == Below(nested.successor.id, 0, "ValueError", "too much")
+
+
+def test_a_nested_job_that_was_cancelled_says_all_at_the_part(app: fanin.App, tasks: Any, capsys: Any) -> None:
+    @app.task(attempts=1)
+    def above(number: int) -> fanin.FanOut:
+        return fanin.current().fan_out(named(tasks, "leaf"), range(number), queue="nobody serves it")
+
+    job = app.map(above, [3])
+    Worker(app).run(until=lambda: bool(job.children()))
+    job.children()[0].cancel("enough")
+    assert main(["show", job.id, "--url", app.url]) == 0
+    said = capsys.readouterr().out
+    assert "(cancelled): enough" in said
+    assert "below it" not in said
+
+
+def test_a_step_of_a_flow_names_the_failure_at_the_bottom(app: fanin.App, tasks: Any, capsys: Any) -> None:
+    flow = app.flow("deep")
+    flow.step(named(tasks, "failing"), -1, name="nested")
+    run = flow.start()
+    work(app)
+    assert main(["show", run.id, "--url", app.url]) == 0
+    (nested,) = run.job("nested").children()
+    assert f"; below it, job {nested.id} part 1: Permanent: below zero" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from fanin.cli.tables import moment, short
 from fanin.domain.durations import span
 from fanin.domain.errors import UnknownJob
 from fanin.domain.flows import EXPAND
+from fanin.domain.model import NESTED_FAILED
 from fanin.protocol import read
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     import fanin
     from fanin.domain.flows import FlowRow, StepRow
+    from fanin.domain.model import Below, Failure
 
 COLOURS = {
     "completed": "green", "done": "green", "undone": "green", "running": "cyan", "compensating": "magenta",
@@ -142,12 +144,21 @@ def _far(app: fanin.App, run: fanin.FlowRun, step: StepRow) -> tuple[str, str, l
     progress, said = job.progress(), []
     if step.status == "failed" or progress.failed:
         found = app.store.read(lambda: read.failures(app.store.bucket(job.id), job.id, 0, limit=1))
-        said = [str(first).partition("\n")[0] for first in found]
+        for first in found:
+            below = below_of(app, job.id, first)
+            said.append(str(first).partition("\n")[0] + (f"; {below}" if below else ""))
     far = f" {progress.total - progress.remaining}/{progress.total}"
     if progress.total == 1 and step.spec.spec.task != EXPAND:
         far = ""
     failed = f", {progress.failed} failed" if far and progress.failed else ""
     return far + failed, f"  job {short(job.id)}", said
+
+
+def below_of(app: fanin.App, job_id: str, failure: Failure) -> Below | None:
+    """What failed first at the bottom of the nested jobs, where a part failed with one."""
+    if failure.type != NESTED_FAILED:
+        return None
+    return app.store.read(lambda: read.below(app.store.bucket(job_id), job_id, failure.idx))
 
 
 def wanted(step: StepRow) -> list[str]:

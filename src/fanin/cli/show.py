@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fanin.cli import exits
-from fanin.cli.drawing import flow_named, show_flow
+from fanin.cli.drawing import below_of, flow_named, show_flow
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
 from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, status
 from fanin.domain.durations import span
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     import fanin
-    from fanin.domain.model import Failure, JobRow, Progress
+    from fanin.domain.model import Below, Failure, JobRow, Progress
 
 USAGE = "fanin show [OPTIONS] JOB|FLOW"
 SHOWN = 10
@@ -53,11 +53,13 @@ def show(
         for held in running:
             held["below"] = held["waits_for"] and _below(app.job(held["waits_for"]))
         failed = app.store.read(lambda: read.failures(bucket, found.id, 0, limit=max(failures, 1)))[:failures]
+        below = {one.idx: said for one in failed if (said := below_of(app, found.id, one)) is not None}
         successor = found.successor
         facts = job_facts(row, progress) | {
             "tree": {"jobs": tree.jobs, "parts": tree.total, "remaining": tree.remaining},
             "policy": msgspec.json.decode(row.policy), "meta": found.meta(), "running": running,
-            "failures": [msgspec.to_builtins(failure) for failure in failed], "account": found.account(),
+            "failures": [msgspec.to_builtins(one) | {"below": below.get(one.idx)} for one in failed],
+            "account": found.account(),
             "successor": None if successor is None else job_facts(successor.row(), successor.progress()),
         }  # fmt: skip
         if history:
@@ -65,11 +67,18 @@ def show(
         if common.json:
             print_json(facts)
         else:
-            _print(console(common), row, progress, facts, failed)
+            _print(console(common), row, progress, facts, failed, below)
     return exits.OK
 
 
-def _print(screen: Console, row: JobRow, progress: Progress, facts: dict[str, Any], failed: list[Failure]) -> None:
+def _print(
+    screen: Console,
+    row: JobRow,
+    progress: Progress,
+    facts: dict[str, Any],
+    failed: list[Failure],
+    below: dict[int, Below],
+) -> None:
     from rich.markup import escape
 
     from fanin.runtime.progress import line
@@ -118,9 +127,10 @@ def _print(screen: Console, row: JobRow, progress: Progress, facts: dict[str, An
         screen.print(f"\n[bold]without a result[/] ({number(progress.failed + progress.abandoned)} parts)")
         for failure in failed:
             first, _, rest = failure.message.partition("\n")
+            under = f"; {below[failure.idx]}" if failure.idx in below else ""
             given = escape(_input(failure.payload))
             screen.print(f"  part {failure.idx} {given} [red]{failure.status}[/] at attempt {failure.attempt}: "
-                         f"{escape(failure.type)}: {escape(first)}", soft_wrap=True)  # fmt: skip
+                         f"{escape(failure.type)}: {escape(first)}{escape(under)}", soft_wrap=True)  # fmt: skip
             for text in rest.splitlines()[-5:]:
                 screen.print(f"      {escape(text)}", soft_wrap=True)
     for entry in facts.get("history", []):
@@ -140,6 +150,8 @@ def _show_part(app: fanin.App, job: fanin.Job, idx: int, common: Common) -> int:
     for name in ("payload", "result", "checkpoint"):
         if found[name] is not None:
             found[name] = msgspec.json.decode(found[name])
+    if found["status"] == "failed":
+        found["below"] = msgspec.to_builtins(app.store.read(lambda: read.below(bucket, job.id, idx)))
     found["history"] = [_with_error(entry) for entry in job.history() if entry["idx"] == idx]
     if common.json:
         print_json(found)

@@ -11,6 +11,8 @@ from fanin.domain.effects import Intent
 
 NESTED = "@"
 """Stands before a job's id in the result of a part that ended with that job. No JSON text begins with it."""
+NESTED_FAILED = "NestedFailed"
+"""The type of the error of a part that failed because its nested job did."""
 
 
 class Verdict(Enum):
@@ -229,6 +231,18 @@ class Failure(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"part {self.idx} {self.status} at attempt {self.attempt}: {self.type}: {self.message}"
+
+
+class Below(msgspec.Struct, frozen=True):
+    """The first failed part at the bottom of the nested jobs below a part that failed with one (`NESTED_FAILED`)."""
+
+    job_id: str
+    part: int
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"below it, job {self.job_id} part {self.part}: {self.type}: {self.message.partition(chr(10))[0]}"
 
 
 class ScheduleRow(msgspec.Struct, frozen=True):

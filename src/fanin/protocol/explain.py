@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fanin.domain.model import JobRow
+from fanin.domain.model import NESTED_FAILED, Below, JobRow
 from fanin.protocol import read
 from fanin.protocol.steps import Room, Row, Rows, Txn
 
@@ -31,6 +31,8 @@ class Known(msgspec.Struct, frozen=True):
     workers: Rows
     troubled: Rows
     part: Row | None = None
+    below: dict[tuple[int, int], Below] = {}
+    """By (part, attempt) that failed with its nested job: what failed first at the bottom of that."""
 
 
 def known(bucket: int, job_id: str, buckets: Iterable[int], idx: int | None = None) -> Txn[Known | None]:
@@ -47,15 +49,28 @@ def known(bucket: int, job_id: str, buckets: Iterable[int], idx: int | None = No
         "shown": SHOWN if whole else MANY,
     }
     attempts = yield SQL.attempts(**which)
+    below = yield from _below(bucket, job_id, attempts)
     deeds = yield SQL.deeds(**which)
     repairs = yield SQL.repairs(**which)
     ends = yield SQL.ends(bucket=bucket, job_id=job_id, shown=SHOWN)
     if not whole:
         found = yield SQL.part(bucket=bucket, job_id=job_id, idx=idx)
-        return Known(job, attempts, deeds, repairs, ends, (), (), (), found[0] if found else None)
+        return Known(job, attempts, deeds, repairs, ends, (), (), (), found[0] if found else None, below)
     family: list[Row] = []
     for other in buckets:
         family += yield SQL.family(bucket=other, job_id=job_id, shown=2 * SHOWN)
     workers = yield SQL.workers(bucket=bucket, job_id=job_id)
     troubled = yield SQL.troubled(bucket=bucket, job_id=job_id, shown=SHOWN)
-    return Known(job, attempts, deeds, repairs, ends, family, workers, troubled)
+    return Known(job, attempts, deeds, repairs, ends, family, workers, troubled, None, below)
+
+
+def _below(bucket: int, job_id: str, attempts: Rows) -> Txn[dict[tuple[int, int], Below]]:
+    """Of the latest failure of each part: what stands below speaks of no earlier one."""
+    latest = {idx: (attempt, error) for _, idx, attempt, what, _, _, error, _ in attempts if what == "failed"}
+    found = {}
+    for idx, (attempt, error) in latest.items():
+        if error is not None and msgspec.json.decode(error).get("type") == NESTED_FAILED:
+            below = yield from read.below(bucket, job_id, idx)
+            if below is not None:
+                found[idx, attempt] = below
+    return found

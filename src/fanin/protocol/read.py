@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from fanin.domain.identity import successor_id
-from fanin.domain.model import Failure, JobRow, Progress, Spec
+from fanin.domain.limits import JOB_DEPTH_LEVELS
+from fanin.domain.model import NESTED_FAILED, Below, Failure, JobRow, Progress, Spec
 from fanin.domain.states import JOB_STATES, check_look
 from fanin.protocol.steps import Room, Rows, Txn
 
@@ -94,6 +95,22 @@ def failures(bucket: int, job_id: str, first: int, limit: int = PAGE_PARTS) -> T
             msgspec.json.decode(payload),
         )  # fmt: skip
     return list(found.values())
+
+
+def below(bucket: int, job_id: str, idx: int) -> Txn[Below | None]:
+    """The first failure at the bottom of the nested jobs below a part that failed with one; one statement a level. None
+    if nothing more is known there than at the part itself."""
+    found: Below | None = None
+    for _ in range(JOB_DEPTH_LEVELS):
+        rows = yield SQL.below(bucket=bucket, id=job_id, idx=idx)
+        if not rows or rows[0][2] is None:
+            break
+        job_id, idx, error = rows[0]
+        said = msgspec.json.decode(error)
+        found = Below(job_id, idx, said.get("type", ""), said.get("message", ""))
+        if found.type != NESTED_FAILED:
+            break
+    return found
 
 
 def part(bucket: int, job_id: str, idx: int) -> Txn[dict[str, Any] | None]:

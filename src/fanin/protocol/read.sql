@@ -74,6 +74,18 @@ WHERE p.bucket = :bucket AND p.job_id = :id AND p.idx >= :first AND (p.status IN
         WHERE j.bucket = :bucket AND j.id = :id AND j.finished_at IS NOT NULL))
 ORDER BY p.idx LIMIT :limit;
 
+-- name: below
+-- Of the newest job that a part has ended badly with: its first failed part, and what was said of that at last.
+SELECT n.id, n.idx, (SELECT l.error FROM fanin.attempt_log AS l
+    WHERE l.bucket = :bucket AND l.job_id = n.id AND l.idx = n.idx AND l.what = 'failed'
+    ORDER BY l.attempt DESC LIMIT 1)
+FROM (SELECT j.id, (SELECT p.idx FROM fanin.part AS p
+        WHERE p.bucket = :bucket AND p.job_id = j.id AND p.status = 'failed' ORDER BY p.idx LIMIT 1) AS idx
+    FROM fanin.job AS j --pg
+    FROM fanin.job AS j INDEXED BY fanin.job_waiter --lite
+    WHERE j.bucket = :bucket AND j.waiter_id = :id AND j.waiter_idx = :idx AND j.status IN ('failed', 'cancelled')
+    ORDER BY j.created_at DESC, j.id LIMIT 1) AS n;
+
 -- name: part
 -- One part, for people.
 SELECT idx, status, attempt, attempts_allowed, due_at, worker, task, payload, result, checkpoint

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fanin.domain import policy
-from fanin.domain.model import NESTED
+from fanin.domain.model import NESTED, NESTED_FAILED
 from fanin.protocol import counting
 from fanin.protocol.counting import Counted
 from fanin.protocol.steps import Room, Rows, Txn, one
@@ -93,7 +93,7 @@ def _end(risen: Risen) -> tuple[str, str | None]:
 
 
 def _log(bucket: int, risen: Risen, attempt: int) -> Txn[counting.Failed]:
-    error = {"type": "NestedFailed", "message": risen.failure, "traceback": ""}
+    error = {"type": NESTED_FAILED, "message": risen.failure, "traceback": ""}
     text = msgspec.json.encode(error).decode()
     yield SQL.log_failed(bucket=bucket, job_id=risen.job_id, idx=risen.idx, attempt=attempt, error=text)
     return risen.job_id, risen.idx, attempt, text

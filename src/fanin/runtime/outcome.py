@@ -19,7 +19,7 @@ from fanin.domain.errors import (
     RetryLater,
     Unavailable,
 )
-from fanin.domain.model import NESTED
+from fanin.domain.model import NESTED, NESTED_FAILED
 from fanin.protocol.nest import Nested
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.part import Part, hand_over, intents_of, large_result, spawns_of
@@ -73,7 +73,7 @@ def complete(found: Outcome, own: Part) -> Outcome:
     if found.fan_out is not None:
         handed = hand_over(own, found.fan_out)
         if handed.why is not None:
-            return Outcome("fail", error=error_json("NestedFailed", handed.why))
+            return Outcome("fail", error=error_json(NESTED_FAILED, handed.why))
         completed = handed.what is Nested.COMPLETED
         return Outcome("succeed", result=NESTED + handed.job_id) if completed else Outcome("waits")
     return msgspec.structs.replace(found, result=large_result(own, found.result or ""))

@@ -13,7 +13,7 @@ from fanin.domain import policy, repairs
 from fanin.domain.errors import UnknownJob, UnknownPart
 from fanin.domain.identity import LISTENER
 from fanin.domain.limits import HELD_SECONDS, NEVER_SECONDS
-from fanin.domain.model import JobRow
+from fanin.domain.model import Below, JobRow
 from fanin.domain.timeline import Explanation, Hand, Moment, Trouble
 from fanin.protocol.explain import Known
 from fanin.runtime.outcome import in_a_line
@@ -81,14 +81,15 @@ def _created(job: JobRow) -> Moment:
 def _attempts(known: Known) -> Iterator[Moment]:
     seen: Counter[str] = Counter()
     for at, idx, attempt, what, worker, holder, error, of_kind in known.attempts:
-        text = f"part {idx}, attempt {attempt}{_on(worker)}: {_became(what, attempt, holder, error)}"
+        became = _became(what, attempt, holder, error, known.below.get((idx, attempt)))
+        text = f"part {idx}, attempt {attempt}{_on(worker)}: {became}"
         yield Moment(at, what, text, part=idx, attempt=attempt, holder=holder, worker=worker)
         seen[what] += 1
         yield from _gap(at, what, seen, of_kind, _shown(known.attempts, 3)[what])
 
 
-def _became(what: str, attempt: int, holder: int | None, error: str | None) -> str:
-    why = "" if error is None else in_a_line(error)
+def _became(what: str, attempt: int, holder: int | None, error: str | None, below: Below | None) -> str:
+    why = ("" if error is None else in_a_line(error)) + (f"; {below}" if below else "")
     if what == "refused":
         if holder is not None and holder != attempt:
             return f"its report was refused, attempt {holder} held the part"
