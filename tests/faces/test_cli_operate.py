@@ -6,6 +6,8 @@ import pytest
 
 import fanin
 from fanin.cli import exits
+from fanin.domain.timeline import Moment
+from fanin.runtime.timeline import _place
 from tests.faces.terminal import Terminal
 
 
@@ -96,3 +98,47 @@ def test_explain_tells_what_happened_in_the_order_of_time(terminal: Terminal, jo
     assert "finished by kim: good enough" in text
     part = terminal.json("explain", "numbers", "--part", "1")
     assert [line["what"] for line in part["timeline"] if line.get("part") == 1] == ["failed", "ended", "skipped"]
+
+
+def test_explain_tells_each_failure_before_the_end_that_it_caused(terminal: Terminal) -> None:
+    with fanin.App(terminal.url) as app:
+
+        @app.task(name="both", attempts=2, backoff=fanin.Backoff(first=0.01, jitter=0.0))
+        def both(number: int) -> int:
+            raise ValueError(str(number))
+
+        found = app.map(both, range(8), key="both", fail_fast=False).wait("30s", run=True)
+        story = found.explain().timeline
+        told = [moment.what for moment in story]
+        assert told.count("failed") == 8
+        assert told[-1] == "ended"
+        assert {"first", "last"} < set(told)
+        assert max(moment.at for moment in story if moment.what in ("first", "last")) <= story[-1].at
+        part = [moment.what for moment in found.explain(part=0).timeline]
+        assert part == ["created", "retried", "failed", "ended", "ended"]
+        assert found.explain(part=0).timeline[-1].run == 1
+        assert found.redrive() == 2
+        found.wait("30s", run=True)
+        runs = [moment for moment in found.explain().timeline if moment.what in ("failed", "ended", "redriven")]
+        assert [moment.what for moment in runs if moment.what != "failed"] == ["ended", "redriven", "ended"]
+        assert runs[-1].what == "ended"
+        assert runs.index(next(one for one in runs if one.what == "ended")) == 5
+
+
+def test_explain_tells_what_ended_with_the_last_skip_before_the_end(terminal: Terminal, job: fanin.Job) -> None:
+    for part in ("0", "1", "2"):
+        terminal.run("skip", "numbers", part, "--failed", "--by", "kim")
+    told = [line["what"] for line in terminal.json("explain", "numbers")["timeline"]]
+    assert told[-2:] == ["skipped", "ended"]
+    assert told.count("skipped") == 3
+
+
+def test_a_failure_soon_after_an_end_belongs_to_the_next_run_if_one_was_asked_for() -> None:
+    soon, late, redriven = (
+        Moment(2.2, "failed", "", part=0, attempt=2), Moment(4.0, "failed", "", part=1, attempt=2),
+        Moment(2.1, "redriven", "", run=2),
+    )  # fmt: skip
+    first, second = Moment(2.0, "ended", "", run=1), Moment(5.0, "ended", "", run=2)
+    for one in ([first, soon, late, second], [first, redriven, soon, late, second]):
+        told = sorted(one, key=_place(one))
+        assert told == (one if redriven in one else [soon, first, late, second])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from fanin.protocol.explain import Known
 from fanin.runtime.outcome import in_a_line
 
 HANDS = 20
+SAME_SECONDS = 1.0
+"""A transaction that ends a run takes less, as a rule."""
 SHORT = 13
 """As much of an id as a person needs."""
 
@@ -49,14 +52,25 @@ def explanation(job_id: str, known: Known | None, part: int | None = None) -> Ex
 
 def _place(moments: list[Moment]) -> Callable[[Moment], tuple[float, bool]]:
     """What ended a run is written after its end, in the same transaction; it is told before it."""
+    ends = [end for end in moments if end.what == "ended" and end.run is not None]
     attempts: dict[tuple[int | None, int | None], float] = {
-        (end.part, end.attempt): end.at for end in moments if end.what == "ended" and end.part is not None
+        (end.part, end.attempt): end.at for end in ends if end.part is not None
     }
-    runs = {end.run: end.at for end in moments if end.what == "ended"}
+    runs = {end.run: end.at for end in ends}
+    again = [one.at for one in moments if one.what == "redriven"]
+
+    def just_ended(at: float) -> float | None:
+        """When the run ended in which no part could fail, or be skipped, so soon afterwards."""
+        end = max((end.at for end in ends if end.at <= at), default=-math.inf)
+        return end if at - end < SAME_SECONDS and not any(end <= redrive <= at for redrive in again) else None
 
     def place(one: Moment) -> tuple[float, bool]:
+        if one.what == "ended" and one.run is not None:
+            return one.at, True
         ended = runs.get(one.run) if one.what in ("finished", "cancelled") else attempts.get((one.part, one.attempt))
-        return (one.at if ended is None else min(one.at, ended), one.what == "ended")
+        if ended is None and one.what in ("failed", "skipped", "ended"):
+            ended = just_ended(one.at)
+        return one.at if ended is None else min(one.at, ended), False
 
     return place
 
@@ -165,15 +179,19 @@ def _work(known: Known) -> Iterator[Moment]:
     """When the parts that stand ended; the time between is the length of the work."""
     if known.workers:
         total = sum(row[1] for row in known.workers)
-        yield Moment(min(row[3] for row in known.workers), "first", "the first part ended")
+        latest = known.job.finished_at or time.time()  # a part that failed has the pause before another try in its row
+        yield Moment(min(latest, *(row[3] for row in known.workers)), "first", "the first part ended")
         if total > 1:
-            yield Moment(max(row[4] for row in known.workers), "last", f"the last of {_many(total, 'part')} ended")
+            yield Moment(
+                min(latest, max(row[4] for row in known.workers)), "last", f"the last of {_many(total, 'part')} ended"
+            )
 
 
 def _standing(known: Known, part: int) -> Iterator[Moment]:
     assert known.part is not None
     status, attempt, allowed, worker, due_at, ready = known.part
     ended = status in ("succeeded", "failed")
+    due_at = max((row[0] for row in known.attempts if row[2:4] == (attempt, "failed")), default=due_at)
     text = f"part {part} is {status} at attempt {attempt} of {allowed}{_on(worker)}"
     if due_at >= HELD_SECONDS:
         text, due_at = text + ", held back: the job is paused", due_at - HELD_SECONDS
