@@ -102,6 +102,16 @@ def test_an_undo_is_told_by_the_parts_of_what_undoes_it(app: fanin.App, t: Any) 
     assert bad.failed == 1
 
 
+def test_nothing_remains_of_a_step_that_was_cancelled(app: fanin.App, t: Any) -> None:
+    flow = app.flow("stopped")
+    flow.map(t.double, [1, 2, 3], name="seats")
+    run = flow.start()
+    assert facts(look(app, run)) == [("seats", "running", 3, 3, 0)]
+    run.cancel("enough")
+    ((_, _, total, remaining, _),) = facts(look(app, run))
+    assert (total, remaining) == (3, 0)
+
+
 def test_of_many_steps_those_that_run_are_told_in_few_statements(app: fanin.App, t: Any) -> None:
     flow = app.flow("wide")
     first = [flow.step(t.rows, "x", name=f"first-{n}") for n in range(30)]
@@ -145,6 +155,14 @@ def test_wait_shows_the_steps_in_place_on_a_terminal(app: fanin.App, t: Any, mon
     assert [line.split()[:3] for line in last[:2]] == [["rows", "done", "1/1"], ["seats", "done", "3/3"]]
     assert last[2].startswith("completed: 2/2 steps")
     assert text.endswith("2 done\n")
+
+
+def test_what_follows_a_wait_that_was_given_up_has_a_line_of_its_own(app: fanin.App, t: Any, monkeypatch: Any) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with pytest.raises(fanin.WaitTimeout):
+        trip(app, t).wait(0, progress=True)
+    assert screen.getvalue().endswith("1 waiting, 1 running\n")
 
 
 def test_wait_shows_the_whole_in_a_log(app: fanin.App, t: Any, capsys: Any) -> None:

@@ -54,13 +54,15 @@ def show(looks: Iterable[tuple[Sequence[str], bool]]) -> None:
     live = sys.stderr.isatty()
     shown = time.monotonic()
     lines: Sequence[str] = ()
-    for found, ended in looks:
-        up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
-        lines = found
-        if live:
-            print(f"{up}\r\x1b[J" + "\n".join(lines), end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - shown >= PLAIN_SECONDS and not ended:
-            shown = time.monotonic()
-            print(lines[-1], file=sys.stderr, flush=True)
-    if lines:
-        print("" if live else lines[-1], file=sys.stderr, flush=True)
+    try:
+        for found, ended in looks:
+            up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+            lines = found
+            if live:
+                print(f"{up}\r\x1b[J" + "\n".join(lines), end="", file=sys.stderr, flush=True)
+            elif time.monotonic() - shown >= PLAIN_SECONDS and not ended:
+                shown = time.monotonic()
+                print(lines[-1], file=sys.stderr, flush=True)
+    finally:  # what is said next, of a time-out or of Ctrl-C too, has a line of its own
+        if lines:
+            print("" if live else lines[-1], file=sys.stderr, flush=True)
