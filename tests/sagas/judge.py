@@ -58,7 +58,9 @@ def _undone(walk: Walk, steps: dict[str, StepRow]) -> Iterator[str]:
     people = {step_of(item) for what, item, _ in walk.outside.deeds if what == "person"}
     for what, item, how in walk.outside.deeds:
         failed = step_of(item) in map(step_of, walk.outside.refuses)  # it may have had an effect before it failed
-        if what == "person" and how == "undo_failed" and not walk.doubtful and not failed:
+        if what != "person" or how != "undo_failed" or walk.doubtful or failed:
+            continue
+        if not _called_without_a_result(walk, steps[step_of(item)]):
             yield f"a person was asked for step {step_of(item)}, which a job could undo"
     for item, keys in undid.items():
         if len(keys) > 1:
@@ -100,6 +102,18 @@ def _took_effect(walk: Walk, step: StepRow) -> tuple[set[str], list[tuple[str, s
         items.add("a/0" if one["task"].endswith("listing") else msgspec.json.decode(one["result"], type=str))
     effects = [(one.key, one.status) for job_id in jobs for one in walk.firm.app.job(job_id).effects()]
     return items, effects
+
+
+def _called_without_a_result(walk: Walk, step: StepRow) -> bool:
+    """Whether a call has happened for a part that was closed before it had its result, which no undo takes back."""
+    assert step.job_id is not None
+    for job_id in walk.store.read(partial(advance.family, BUCKET, step.job_id)):
+        parts = select(walk.store, f"SELECT idx FROM fanin.part WHERE status <> 'succeeded' AND job_id = '{job_id}'")
+        without = {part["idx"] for part in parts}
+        for one in walk.firm.app.job(job_id).effects():
+            if one.idx in without and one.key in walk.outside.called:
+                return True
+    return False
 
 
 def _in_order(walk: Walk, steps: dict[str, StepRow]) -> Iterator[str]:
