@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pytest
 
 from fanin.domain import limits
 from fanin.domain.effects import MODES, Intent
@@ -49,6 +50,10 @@ class Transaction:
     stage: Callable[[Stage], TxnFactory[Any]]
     damaged: bool = False
 
+    def left(self, planted: list[str]) -> list[str]:
+        """The rules that are broken when it is over, of those that were when it began."""
+        return planted if self.damaged else []
+
 
 TABLE: dict[str, Transaction] = {}
 
@@ -61,6 +66,13 @@ def row(
         return stage
 
     return register
+
+
+def every_row() -> list[Any]:
+    """The names, as parameters of a test that asks the rules itself."""
+    return [
+        pytest.param(name, marks=pytest.mark.plants_corruption) if one.damaged else name for name, one in TABLE.items()
+    ]
 
 
 def held(stage: Stage, parts: int, leases: dict[str, float] | None = None, **options: Any) -> tuple[str, list[Claim]]:
