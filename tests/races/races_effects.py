@@ -198,7 +198,7 @@ def begin_and_cancel(arena: Arena) -> list[Actor]:
 
 
 @race("an attempt that is about to call and the one that takes over its part", "E=CALLS W=NOTHING",
-      "E=CALLS W=CALLING", "E=LOST W=CALLS")  # fmt: skip
+      "E=CALLS W=CALLING", "E=LOST W=CALLS", preemptions=2)  # fmt: skip
 def begin_and_reclaim(arena: Arena) -> list[Actor]:
     """Both attempts call, or the loser does after it has lost."""
     arena.job(1, successor=None)

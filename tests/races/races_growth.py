@@ -55,7 +55,7 @@ def growing_open(arena: Arena) -> tuple[str, list[Claim]]:
     return job.id, arena.claims(1)
 
 
-@race("spawns of the same parts in opposite order, on two counters", "A=OK B=OK")
+@race("spawns of the same parts in opposite order, on two counters", "A=OK B=OK", preemptions=2)
 def the_same_twice(arena: Arena) -> list[Actor]:
     """A part could be made twice, or the two could wait for each other's keys."""
     _, (one, two) = growing(arena)

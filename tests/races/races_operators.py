@@ -258,7 +258,7 @@ def skip_and_reap(arena: Arena) -> list[Actor]:
     "skip as failed, and a failure, where one too many closes the job",
     "A=CLOSED S=ENDED",
     "A=LAST S=REFUSED",
-    preemptions=2,
+    preemptions=1,
 )
 def skip_and_failure(arena: Arena) -> list[Actor]:
     """Each could see a count below the limit, and nobody would close the job."""
@@ -266,7 +266,7 @@ def skip_and_failure(arena: Arena) -> list[Actor]:
     return [arena.fails("A", one), skipper("S", job_id, 1, arena.deed(), failed=True)]
 
 
-@race("skip and a success that together make the quorum", "A=LAST S=SKIPPED", "A=OK S=ENDED", preemptions=2)
+@race("skip and a success that together make the quorum", "A=LAST S=SKIPPED", "A=OK S=ENDED", preemptions=1)
 def skip_and_quorum(arena: Arena) -> list[Actor]:
     """Each could see one success too few."""
     job_id, (one, *_) = held(arena, 3, stripes=2, policy=Policy(quorum=2))

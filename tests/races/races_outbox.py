@@ -148,7 +148,7 @@ def late_mark_on_and_take(arena: Arena) -> list[Actor]:
 
 
 @race("a relay that marks and claims on, and the end of the next run of the same job",
-      "A=MARKED/0 W=LAST", "A=MARKED/1 W=LAST")  # fmt: skip
+      "A=MARKED/0 W=LAST", "A=MARKED/1 W=LAST", preemptions=2)  # fmt: skip
 def mark_on_and_the_next_end(arena: Arena) -> list[Actor]:
     """The next event of a job can be claimed by the transaction that marks the one before, and not sooner."""
     job_id, (claim,) = held(arena, 1, successor=None)

@@ -41,7 +41,7 @@ def failure_and_completion_striped(arena: Arena) -> list[Actor]:
     return [arena.fails("A", two), arena.succeeds("B", three)]
 
 
-@race("two successes, either makes the quorum", "A=LAST B=CLOSED", "A=CLOSED B=LAST", preemptions=2)
+@race("two successes, either makes the quorum", "A=LAST B=CLOSED", "A=CLOSED B=LAST", preemptions=1)
 def quorum(arena: Arena) -> list[Actor]:
     """Both could make the quorum and end the job, or the count that was judged could still grow."""
     _, (one, two, three, _) = held(arena, 4, stripes=2, policy=Policy(quorum=2))
@@ -61,7 +61,7 @@ def quorum_and_cancel(arena: Arena) -> list[Actor]:
     "the success that makes the quorum and the failure that makes it impossible",
     "A=LAST B=CLOSED",
     "A=LAST B=OK",
-    preemptions=2,
+    preemptions=1,
 )
 def quorum_and_failure(arena: Arena) -> list[Actor]:
     """The job could end as a success and as a failure."""
@@ -113,7 +113,7 @@ def fail_fast_and_last_try(arena: Arena) -> list[Actor]:
     "failures in two jobs, in opposite order, fail fast",
     "A=CLOSED+CLOSED B=LAST+LAST",
     "A=LAST+LAST B=CLOSED+CLOSED",
-    preemptions=2,
+    preemptions=1,
     always=3,
 )
 def failing_batches(arena: Arena) -> list[Actor]:

@@ -192,7 +192,7 @@ def append_and_failure(arena: Arena) -> list[Actor]:
     return [arena.fails("A", one), appender("N", job_id, 2)]
 
 
-@race("seal and the success that makes the quorum", "A=LAST L=BEFORE", "A=LAST L=SEALED", preemptions=3)
+@race("seal and the success that makes the quorum", "A=LAST L=BEFORE", "A=LAST L=SEALED", preemptions=2)
 def seal_and_quorum(arena: Arena) -> list[Actor]:
     """The quorum may end an open job: the seal could begin a countdown for a job that has ended."""
     job_id = arena.open(2, stripes=2, policy=Policy(quorum=1))
