@@ -54,6 +54,10 @@ ABOUT = {
 }  # fmt: skip
 
 
+SHARED = ("races", "sagas")
+SHARE = " This was the short form, with a share of them; `make prove MINUTES=45` takes all."
+
+
 class Ran(NamedTuple):
     """One program that ran: its name, seed, seconds, exit code and what it printed."""
 
@@ -115,6 +119,8 @@ def report(ran: list[Ran], recorded: dict[str, list[Entry]], bad: list[str], see
         ),
     ]
     for suite, (title, sentence) in ABOUT.items():
+        if suite in SHARED and not all(entry["long"] for entry in recorded.get(suite, [])):
+            sentence += SHARE
         lines += ["", f"## {title}", "", sentence, ""]
         suites = _others(recorded) if suite == "faults" else [suite]
         told = False

@@ -28,17 +28,20 @@ EXAMPLES = 100
 VERDICT_TIMES = 50
 """How often each verdict has to be met in all of them."""
 
+ALL_MINUTES = 45
+"""From here on every schedule of two parties is stepped, and every saga is walked, instead of a share of them."""
 LONG_MINUTES = 90
 """From here on the cases of tests/faults run in their long form, which alone takes an hour."""
 
 
 def fixed(minutes: float) -> dict[str, tuple[str, dict[str, str]]]:
     """The suites that take as long as they take: where they are, and what makes them long."""
+    every = minutes >= ALL_MINUTES
     return {
         "model": ("tests/model", {}),
-        "races": ("tests/races", {"FANIN_ALL_SCHEDULES": "1", "FANIN_LONG": "1"}),
+        "races": ("tests/races", {"FANIN_ALL_SCHEDULES": "1", "FANIN_LONG": "1"} if every else {}),
         "crashes": ("tests/crashes", {}),
-        "sagas": ("tests/sagas", {"FANIN_LONG": "1"}),
+        "sagas": ("tests/sagas", {"FANIN_LONG": "1"} if every else {}),
         "powerloss": ("tests/powerloss", {"FANIN_POWERLOSS_SHARE": f"{min(minutes / LONG_MINUTES, 1):.2f}"}),
         "faults": ("tests/faults", {"FANIN_LONG": "1"} if minutes >= LONG_MINUTES else {}),
     }
