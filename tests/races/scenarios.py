@@ -28,9 +28,9 @@ class Race:
     stage: Stager
     outcomes: frozenset[str]
     preemptions: int | None = None
-    """In the short run; None: every schedule, always."""
+    """In the short run; None: two."""
     always: int | None = None
-    """In the long run: three parties, and two of several transactions each, have too many schedules."""
+    """In the long run. None: every schedule; three parties, and two of several transactions each, have too many."""
     seeds: int | None = None
     """So many schedules are drawn in the short run instead; then not every outcome must be met."""
     after: Callable[[Arena], None] | None = None

@@ -16,6 +16,9 @@ from tests.races.scenarios import Race
 SEED = os.environ.get("FANIN_RACE_SEED")
 """Set it to draw the schedule of this seed alone, where schedules are drawn."""
 
+FEW = 2
+"""So many preemptions in the short run of a race that says no other number. All outcomes are met by them."""
+
 
 def outcome(run: Run) -> str:
     return " ".join(f"{name}={value}" for name, value in run.outcomes.items())
@@ -28,7 +31,7 @@ def schedules(explorer: Explorer, race: Race) -> Iterator[Run]:
         return explorer.every(race.always)
     if race.seeds is not None:
         return explorer.drawn(range(race.seeds))
-    return explorer.every(race.preemptions)
+    return explorer.every(FEW if race.preemptions is None else race.preemptions)
 
 
 def explore(arena: Arena, race: Race, note: Note) -> Tally:
