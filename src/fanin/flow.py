@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fanin.domain import flows, identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
-from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, WaitTimeout
+from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob
 from fanin.domain.flows import EXPAND, FlowProgress, FlowRow, Plan, StepRow, StepSpec, Undo
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
-from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, LocalWorker
+from fanin.job import Job, LocalWorker
 from fanin.protocol import close, flow, read, watching
 from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
 from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.flow_timeline import flow_explanation
+from fanin.runtime.patience import Patience
 from fanin.runtime.payloads import Spool
 from fanin.runtime.successor import SUCCESSOR_PRIORITY
 from fanin.runtime.task import Task, check_attempts, check_key, check_name, check_priority
 
 if TYPE_CHECKING:
     from fanin.app import App
-
-Look = TypeVar("Look", FlowRow, FlowProgress)
 
 
 class Manual(msgspec.Struct, frozen=True):
@@ -353,14 +351,14 @@ class FlowRun:
         progress: show its steps live. run: work on the parts here meanwhile (default as given to `Flow.start`). Raises
         `WaitTimeout`; the flow goes on.
         """
-        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        patience = Patience(f"flow {self.id}", timeout)
         with LocalWorker(self._app, self._run if run is None else run) as worker:
             if progress:
                 from fanin.runtime.flow_progress import watch
 
-                watch(self._polls(limit, worker, self._progress))
+                watch(worker.polls(self._progress, patience))
             else:
-                for _ in self._polls(limit, worker, self.row):
+                for _ in worker.polls(self.row, patience):
                     pass
         return self
 
@@ -371,19 +369,6 @@ class FlowRun:
         if found is None:
             raise UnknownJob(f"there is no flow {self.id}")
         return found
-
-    def _polls(self, limit: float | None, worker: LocalWorker, look: Callable[[], Look]) -> Iterator[Look]:
-        pause = SOONEST_SECONDS
-        while True:
-            found = look()
-            yield found
-            if found.ended:
-                return
-            worker.check()
-            if limit is not None and time.monotonic() >= limit:
-                raise WaitTimeout(f"flow {self.id} is {found.status} after the time given; it goes on")
-            time.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
-            pause = min(pause * 1.3, LATEST_SECONDS)
 
     def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
         """Wait, and return the result of a step: by default of the only one that no other follows.

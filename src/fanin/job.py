@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.effects import Effect
-from fanin.domain.errors import BadOption, JobFailed, NotAllowedNow, UnknownJob, WaitTimeout
+from fanin.domain.errors import BadOption, JobFailed, NotAllowedNow, UnknownJob
+from fanin.domain.flows import FlowProgress, FlowRow
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
 from fanin.protocol import close, deeds, effect, explain, pause, read, redrive, skip
@@ -21,12 +22,12 @@ from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import failures_of, outputs_of, values
 from fanin.runtime.outputs import Output
+from fanin.runtime.patience import Patience
 from fanin.runtime.task import Application, check_attempts
 from fanin.runtime.timeline import explanation
 from fanin.runtime.whoever import whoever
 
-SOONEST_SECONDS = 0.005
-LATEST_SECONDS = 0.25
+Look = TypeVar("Look", Progress, FlowRow, FlowProgress)
 
 
 class Job:
@@ -76,29 +77,16 @@ class Job:
         progress: show a live line. run: work on the parts here meanwhile (default as given to ``map``). Raises
         `WaitTimeout`; the job goes on.
         """
-        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        patience = Patience(f"job {self.id}", timeout)
         with LocalWorker(self._app, self._run if run is None else run) as worker:
             if progress:
                 from fanin.runtime.progress import watch
 
-                watch(self._polls(limit, worker))
+                watch(worker.polls(self.progress, patience))
             else:
-                for _ in self._polls(limit, worker):
+                for _ in worker.polls(self.progress, patience):
                     pass
         return self
-
-    def _polls(self, limit: float | None, worker: LocalWorker) -> Iterator[Progress]:
-        pause = SOONEST_SECONDS
-        while True:
-            found = self.progress()
-            yield found
-            if found.ended:
-                return
-            worker.check()
-            if limit is not None and time.monotonic() >= limit:
-                raise WaitTimeout(f"job {self.id} is {found.status} after the time given; it goes on")
-            time.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
-            pause = min(pause * 1.3, LATEST_SECONDS)
 
     def results(self) -> Iterator[Any]:
         """The results of the succeeded parts in the order of the parts, streamed; those of now if the job goes on."""
@@ -317,6 +305,16 @@ class LocalWorker:
     def check(self) -> None:
         if self._problem is not None:
             raise self._problem
+
+    def polls(self, look: Callable[[], Look], patience: Patience) -> Iterator[Look]:
+        """What is seen of something, again and again, until it has ended. Raises `WaitTimeout`, and what broke here."""
+        while True:
+            found = look()
+            yield found
+            if found.ended:
+                return
+            self.check()
+            time.sleep(patience.pause(found.status))
 
     def __enter__(self) -> LocalWorker:
         if self._thread is not None:

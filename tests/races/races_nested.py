@@ -8,7 +8,7 @@ from fanin.domain.errors import LeaseLost, NotAllowedNow
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
 from fanin.protocol import close, nest, redrive
-from fanin.protocol.steps import Again, Txn
+from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
@@ -28,7 +28,11 @@ def waits(arena: Arena, above: int = 1, **options: Any) -> tuple[str, Claim, str
 
 def nester(arena: Arena, name: str, held: Claim) -> Actor:
     """A holder whose part ends with a job of its own."""
-    nesting = arena.nesting(held, priority=5)
+    return begins_to_wait(name, arena.nesting(held, priority=5))
+
+
+def begins_to_wait(name: str, nesting: TxnFactory[tuple[nest.Nested, str]]) -> Actor:
+    """What `nest.nest` or `nest.rejoin` says to a holder."""
 
     def refusing() -> Txn[tuple[nest.Nested, str]]:
         """A loss is no `Exception`, so that it passes handlers; a session is told of it by one."""

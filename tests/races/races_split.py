@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanin.domain.errors import LeaseLost, NotAllowedNow
 from fanin.domain.flows import BATCH
 from fanin.domain.identity import nested_id
 from fanin.domain.model import Claim, NewJob, Report
 from fanin.domain.policy import Policy
 from fanin.protocol import close, lease, nest, outbox, purge, redrive, split
-from fanin.protocol.steps import Again, Txn
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
 from tests.races.arena import Arena, canceller, giver_up, reaper, redriver, said, skipper, sweeper
+from tests.races.races_nested import begins_to_wait
 from tests.races.races_purge import purger
 from tests.races.scenarios import crowd, race, three
 from tests.races.stage import BUCKET, LEASES, TASK
@@ -63,24 +62,7 @@ def begins(
 def rejoiner(arena: Arena, name: str, held: Claim) -> Actor:
     """The holder of a batch that begins to wait."""
     job = arena.nested(held)
-
-    def refusing() -> Txn[tuple[nest.Nested, str]]:
-        """A loss is no `Exception`; a session is told of it by one."""
-        try:
-            return (yield from nest.rejoin(held, job))
-        except LeaseLost as lost:
-            raise NotAllowedNow(str(lost)) from None
-        except Again:
-            raise Again(refusing) from None
-
-    def script() -> Script:
-        try:
-            found, _ = yield refusing
-        except NotAllowedNow:
-            return "LOST"
-        return found.name
-
-    return Actor(name, script)
+    return begins_to_wait(name, lambda: nest.rejoin(held, job))
 
 
 def splitter(arena: Arena, name: str, job: NewJob, parts: int = 2) -> Actor:

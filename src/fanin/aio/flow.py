@@ -4,17 +4,15 @@ written."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import WaitTimeout
+from fanin.domain.durations import Duration
 from fanin.domain.flows import FlowRow, StepRow
 from fanin.domain.timeline import Explanation
 from fanin.flow import Flow, FlowRun, Manual, Step
-from fanin.job import LATEST_SECONDS, SOONEST_SECONDS
 from fanin.protocol import flow
+from fanin.runtime.patience import Patience
 from fanin.runtime.task import Task
 
 if TYPE_CHECKING:
@@ -126,13 +124,9 @@ class AsyncFlowRun:
         if progress or (self._run if run is None else run):
             await asyncio.to_thread(lambda: self._sync.wait(timeout, progress=progress, run=run))
             return self
-        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        pause = SOONEST_SECONDS
+        patience = Patience(f"flow {self.id}", timeout)
         while not (found := await self.row()).ended:
-            if limit is not None and time.monotonic() >= limit:
-                raise WaitTimeout(f"flow {self.id} is {found.status} after the time given; it goes on")
-            await asyncio.sleep(pause if limit is None else min(pause, max(limit - time.monotonic(), 0)))
-            pause = min(pause * 1.3, LATEST_SECONDS)
+            await asyncio.sleep(patience.pause(found.status))
         return self
 
     async def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,17 @@ import msgspec
 
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.effects import Effect
-from fanin.domain.errors import FaninError, JobFailed, UnknownJob, WaitTimeout
+from fanin.domain.errors import FaninError, JobFailed, UnknownJob
 from fanin.domain.model import NESTED, Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
-from fanin.job import LATEST_SECONDS, SOONEST_SECONDS, Job, check_parts, check_whole, deed, result_text
+from fanin.job import Job, check_parts, check_whole, deed, result_text
 from fanin.opened import Producer
 from fanin.protocol import close, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
 from fanin.runtime.joined import value_of
 from fanin.runtime.outputs import LARGE, Output
+from fanin.runtime.patience import Patience
 from fanin.runtime.task import check_attempts
 from fanin.runtime.timeline import explanation
 from fanin.runtime.whoever import whoever
@@ -78,13 +78,9 @@ class AsyncJob:
         if progress or (self._run if run is None else run):
             await asyncio.to_thread(lambda: self._sync.wait(timeout, progress=progress, run=run))
             return self
-        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        patience = SOONEST_SECONDS
+        patience = Patience(f"job {self.id}", timeout)
         while not (found := await self.progress()).ended:
-            if limit is not None and time.monotonic() >= limit:
-                raise WaitTimeout(f"job {self.id} is {found.status} after the time given; it goes on")
-            await asyncio.sleep(patience if limit is None else min(patience, max(limit - time.monotonic(), 0)))
-            patience = min(patience * 1.3, LATEST_SECONDS)
+            await asyncio.sleep(patience.pause(found.status))
         return self
 
     async def results(self) -> AsyncIterator[Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -152,7 +153,7 @@ class Signature:
         return self.first
 
     def __str__(self) -> str:
-        return str(self._signature).replace("fanin.runtime.joined.", "fanin.")
+        return re.sub(r"\bfanin\.runtime\.\w+\.", "fanin.", str(self._signature))
 
     def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The payload of a single call. Raises `BadPayload` if the arguments do not fit the signature."""

@@ -81,9 +81,12 @@ class Settling:
             try:
                 answers = self._store.run(lambda: finish.settle(bucket, mine, self._name))
                 settled += zip(mine, answers, strict=True)
+            except Apart:
+                settled += self._one_by_one(bucket, mine)
             except Unavailable:
                 raise
             except Exception:
+                log.exception("worker %s: jobs could not be settled together; settling them one by one", self._name)
                 settled += self._one_by_one(bucket, mine)
         return settled
 
