@@ -14,12 +14,12 @@ import pytest
 import fanin.protocol
 from fanin.domain import limits
 from fanin.protocol.steps import Query, Room
-from fanin.stores import Store, open_store
+from fanin.stores import open_store
 from fanin.testing import invariants
 from fanin.testing.clock import Clock
 from fanin.testing.cuts import Cut, When, cuts, run_cut, statements
-from fanin.testing.invariants import FORGET, violations
-from fanin.testing.state import Snapshot, dump
+from fanin.testing.invariants import FORGET, Judge, Seen, violations
+from fanin.testing.state import Snapshot
 from tests.crashes.repairing import TABLE
 from tests.crashes.table import every_row
 from tests.races.stage import Stage
@@ -55,10 +55,6 @@ PIECES = {
 WRITES = re.compile(r"\b(INSERT INTO|UPDATE fanin|DELETE FROM|FOR NO KEY UPDATE)\b")
 
 
-Judged = tuple[object, list[str]]
-"""All rows, and the rules that they break."""
-
-
 @pytest.fixture
 def stage(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(limits, "STRIPE_RUN_PARTS", 1)  # neighbours on different counters
@@ -74,33 +70,32 @@ def stage(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]
 def test_a_cut_transaction_said_again_ends_as_if_it_had_not_been_cut(stage: Stage, name: str) -> None:
     store = stage.store
     factory = TABLE[name].stage(stage)
-    start = Snapshot(store)
-    before, planted = dump(store), violations(store, history=True)
+    judge, start = Judge(), Snapshot(store)
+    before = judge.look(store)
     made = statements(store, factory)
-    after = dump(store)
-    left = TABLE[name].left(planted)
-    assert violations(store, history=True) == left, "the uncut run"
-    assert before != after, "a transaction that changes nothing proves nothing here"
+    after = judge.look(store)
+    left = TABLE[name].left(before.broken)
+    assert after.broken == left, "the uncut run"
+    assert before.rows != after.rows, "a transaction that changes nothing proves nothing here"
     for cut in cuts(len(made)):
         start.restore(FORGET)
         run_cut(store, factory, cut)
-        _judge(store, cut, (before, planted), (after, left))
+        _compare(judge.look(store), cut, before, after)
         store.run(factory)
-        assert dump(store) == after, f"cut {cut}: the replay left another state than the uncut run"
-        broken = violations(store, history=True)
-        assert broken == left, f"cut {cut}, then said again: {broken}"
+        again = judge.look(store)
+        assert again.rows == after.rows, f"cut {cut}: the replay left another state than the uncut run"
+        assert again.broken == left, f"cut {cut}, then said again: {again.broken}"
     if not left:
         stage.drain()
         assert not violations(store, history=True), "after workers had finished the rest"
     record("crashes", transactions={store.dialect: 1}, cuts={store.dialect: len(list(cuts(len(made))))})
 
 
-def _judge(store: Store, cut: Cut, before: Judged, after: Judged) -> None:
+def _compare(found: Seen, cut: Cut, before: Seen, after: Seen) -> None:
     """What is there right after the cut."""
     allowed = {When.STATEMENT: [before], When.COMMITTING: [before, after], When.COMMITTED: [after]}[cut.when]
-    broken = violations(store, history=True)
-    assert dump(store) in [rows for rows, _ in allowed], f"cut {cut}: neither all nor nothing of it has happened"
-    assert (dump(store), broken) in allowed, f"cut {cut}: {broken}"
+    assert found.rows in [seen.rows for seen in allowed], f"cut {cut}: neither all nor nothing of it has happened"
+    assert found in allowed, f"cut {cut}: {found.broken}"
 
 
 def test_every_writing_generator_of_the_protocol_has_a_row() -> None:

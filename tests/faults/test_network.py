@@ -25,9 +25,9 @@ from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
 from fanin.testing import invariants
 from fanin.testing.clock import Clock
-from fanin.testing.invariants import FORGET, violations
+from fanin.testing.invariants import FORGET, Judge, violations
 from fanin.testing.proxy import CUTS, PgProxy
-from fanin.testing.state import Snapshot, dump
+from fanin.testing.state import Snapshot
 from tests.crashes.repairing import TABLE
 from tests.crashes.table import every_row
 from tests.races.stage import Stage
@@ -98,15 +98,16 @@ def test_a_transaction_that_is_cut_at_any_message_has_happened_or_not_and_is_sai
     """All or nothing is there when the server has noticed; the same words again leave what an uncut run leaves."""
     dice = random.Random(f"{SEED} {name}")
     store, factory = stage.store, TABLE[name].stage(stage)
-    start, before, planted = Snapshot(store), dump(store), violations(store, history=True)
+    judge, start = Judge(), Snapshot(store)
+    before = judge.look(store)
     cut_off._touch()
     first = proxy.counts["rounds"]
     replaced: list[Again] = []
     cut_off.run(counting(factory, replaced))
     rounds = proxy.counts["rounds"] - first
     cut_off.close()  # the next one is as fresh: no statement is prepared
-    after, left = dump(store), TABLE[name].left(planted)
-    assert before != after, "a transaction that changes nothing proves nothing here"
+    after, left = judge.look(store), TABLE[name].left(before.broken)
+    assert before.rows != after.rows, "a transaction that changes nothing proves nothing here"
     points = [
         (number, kind) for number in range(1, rounds + 1) for n, kind in enumerate(CUTS)
         if LONG or number == rounds or number % len(CUTS) == n
@@ -124,7 +125,7 @@ def test_a_transaction_that_is_cut_at_any_message_has_happened_or_not_and_is_sai
             try:
                 cut_off.run(factory)
                 unheard[number] += 1
-                assert dump(store) == after, f"{where}: was told that it has happened"
+                assert judge.look(store).rows == after.rows, f"{where}: was told that it has happened"
                 cut_off.close()
                 continue
             except StoreUnreachable:
@@ -135,15 +136,16 @@ def test_a_transaction_that_is_cut_at_any_message_has_happened_or_not_and_is_sai
             until(lambda: not watch.execute(query).fetchall(), "the server has noticed")
             waits.append(time.monotonic() - since)
             committed = number == rounds and kind != "request"
-            state = dump(store)
+            state = judge.look(store)
             if kind != "late":
-                assert state == (after if committed else before), f"{where}: neither all nor nothing of it"
-            broken = violations(store, history=True)
-            assert broken == (left if state == after else planted), f"{where}: {broken}"
-            found["said again, had happened" if state == after else "said again, had not happened"] += 1
+                assert state.rows == (after if committed else before).rows, f"{where}: neither all nor nothing of it"
+            happened = state.rows == after.rows
+            assert state.broken == (left if happened else before.broken), f"{where}: {state.broken}"
+            found["said again, had happened" if happened else "said again, had not happened"] += 1
             store.run(factory)
-            assert dump(store) == after, f"{where}: the replay left another state than the uncut run"
-            assert (broken := violations(store, history=True)) == left, f"{where}, then said again: {broken}"
+            again = judge.look(store)
+            assert again.rows == after.rows, f"{where}: the replay left another state than the uncut run"
+            assert again.broken == left, f"{where}, then said again: {again.broken}"
     cut = {kind: proxy.counts[f"cut_{kind}"] for kind in CUTS}
     assert sum(cut.values()) == len(points) * CUTS_PER_POINT, "every point is cut so often"
     # A transaction that is replaced by another goes on elsewhere, whatever becomes of its ROLLBACK and of the

@@ -21,10 +21,10 @@ import pytest
 from fanin.domain import limits
 from fanin.domain.errors import Unavailable
 from fanin.protocol import submit
-from fanin.protocol.steps import Rows, Txn, TxnFactory
+from fanin.protocol.steps import Txn, TxnFactory
 from fanin.stores.sqlite import SqliteStore
 from fanin.testing import invariants
-from fanin.testing.invariants import violations
+from fanin.testing.invariants import Judge, Seen, violations
 from fanin.testing.powerloss import KINDS, Disk, RecordingStore
 from fanin.testing.state import dump
 from tests.crashes.repairing import TABLE
@@ -85,11 +85,11 @@ def said_on(path: Path, disk: Disk, factory: TxnFactory[Any]) -> bool:
         store.close()
 
 
-def judged(store: SqliteStore, history: bool = True) -> tuple[dict[str, Rows], list[str]]:
+def judged(store: SqliteStore, judge: Judge) -> Seen:
     """The state of a file on a healthy disk, and what is wrong with it."""
     (answer,) = next(store._open_writer().execute("PRAGMA integrity_check"))
-    broken = [str(found) for found in violations(store, history=history)]
-    return dump(store), broken if answer == "ok" else [answer, *broken]
+    seen = judge.look(store)
+    return seen if answer == "ok" else Seen(seen.rows, [str(answer), *seen.broken])
 
 
 @pytest.mark.parametrize("name", every_row())
@@ -105,11 +105,12 @@ def test_a_transaction_on_a_disk_that_refuses_has_happened_or_not_and_is_said_ag
     list(store.check())
     invariants.install(store)
     factory = TABLE[name].stage(Stage(store))
-    image, before = Image(path), judged(store)
+    judge = Judge()
+    image, before = Image(path), judged(store, judge)
     store.run(factory)
-    after = judged(store)
+    after = judged(store, judge)
     store.close()
-    assert (before[0] != after[0], after[1]) == (True, TABLE[name].left(before[1]))
+    assert (before.rows != after.rows, after.broken) == (True, TABLE[name].left(before.broken))
 
     dice = random.Random(f"{SEED} {name}")
     hits: Counter[str] = Counter()
@@ -128,11 +129,11 @@ def test_a_transaction_on_a_disk_that_refuses_has_happened_or_not_and_is_said_ag
             assert disk.hits, where
             hits += disk.hits
             store = healthy(path)
-            state = judged(store)
+            state = judged(store, judge)
             assert state == after if acknowledged else state in (before, after), where
             outcomes["acknowledged" if acknowledged else "refused, had happened" if state == after else "refused"] += 1
             store.run(factory)
-            assert judged(store) == after, f"{where}, then said again"
+            assert judged(store, judge) == after, f"{where}, then said again"
             store.close()
     assert SHARE < 1 or set(hits) == set(KINDS)
     record("powerloss", refusals=dict(hits), lives_on_a_bad_disk=outcomes.total(), outcomes=dict(outcomes), corrupt=0)
@@ -165,15 +166,20 @@ def test_a_file_whose_making_is_refused_is_made_by_the_next_try(folder: Path) ->
             assert disk.hits, where
             hits += disk.hits
             store = healthy(path)
-            made, wrong = judged(store, history=False)
-            assert wrong == [], where
-            assert len(made["job"]) == 1 or not acknowledged, where
+            assert sound(store), where
+            assert len(dump(store)["job"]) == 1 or not acknowledged, where
             outcomes["acknowledged" if acknowledged else "refused"] += 1
             store.run(factory)
-            state, wrong = judged(store, history=False)
-            assert ([len(state[table]) for table in ("job", "job_stripe", "part")], wrong) == ([1, 2, 3], []), where
+            assert sound(store), where
+            assert [len(dump(store)[table]) for table in ("job", "job_stripe", "part")] == [1, 2, 3], where
             store.close()
     record("powerloss", refusals=dict(hits), lives_on_a_bad_disk=outcomes.total(), outcomes=dict(outcomes), corrupt=0)
+
+
+def sound(store: SqliteStore) -> bool:
+    """Of a file that has no witness."""
+    (answer,) = next(store._open_writer().execute("PRAGMA integrity_check"))
+    return (answer, violations(store)) == ("ok", [])
 
 
 def counted(image: Image, kinds: tuple[str, ...], factory: TxnFactory[Any]) -> int:

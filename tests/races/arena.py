@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from psycopg.rows import dict_row
+from typing import TYPE_CHECKING
 
 from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownJob
 from fanin.domain.identity import new_claim_id
 from fanin.domain.model import NESTED, Claim, NewJob, Report, Settled, Verdict
 from fanin.protocol import close, finish, growth, lease, pause, progress, redrive, repair, skip, submit
 from fanin.protocol.deeds import Deed
-from fanin.protocol.steps import Statement, TxnFactory
+from fanin.protocol.steps import TxnFactory
 from fanin.stores.postgres import PostgresStore
 from fanin.testing.explorer import Actor, Explorer, Run
 from fanin.testing.invariants import FORGET, violations
@@ -32,7 +30,6 @@ class Arena(Stage):
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store)
         self._snapshot: Snapshot | None = None
-        self._judge = store.connect()
         self.answers: list[tuple[Report, Settled]] = []
         """What this schedule's workers were told about their reports."""
 
@@ -53,15 +50,7 @@ class Arena(Stage):
         return Explorer(self.store, actors, self.reset, judge)
 
     def violations(self) -> list[str]:
-        return violations(self.store, history=True, ask=self._ask)
-
-    def _ask(self, statement: Statement) -> list[dict[str, Any]]:
-        """Prepared on a connection of its own: planning all invariants takes longer than asking them."""
-        cursor = self._judge.cursor(row_factory=dict_row)
-        return cursor.execute(statement.query.for_postgres(self.store.schema), prepare=True).fetchall()
-
-    def close(self) -> None:
-        self._judge.close()
+        return violations(self.store, history=True)
 
     def conclude(self, run: Run, race: Race) -> None:
         """Judge a schedule, let ordinary workers finish what it left, and judge again."""

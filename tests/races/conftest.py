@@ -29,9 +29,7 @@ def arena(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     store = open_store(pg_url)
     assert isinstance(store, PostgresStore)
     invariants.install(store)
-    made = Arena(store)
-    yield made
-    made.close()
+    yield Arena(store)
     store.close()
 
 

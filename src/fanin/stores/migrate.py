@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,14 +27,15 @@ class Migration(NamedTuple):
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
-def migrations(dialect: str) -> list[Migration]:
+@cache
+def migrations(dialect: str) -> tuple[Migration, ...]:
     """All schema changes of one database, in order."""
     found = []
     for file in resources.files("fanin.protocol.migrations").iterdir():
         match = _NAME.fullmatch(file.name)
         if match and match[3] == dialect:
             found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def judge(applied: list[int], url: str) -> None:

@@ -29,7 +29,9 @@ TABLES = (
     "flow_step",
 )
 """The tables of the protocol, parents first."""
-_UNSTEADY = {"outbox": ("xid",), "job_log": ("id",), "repair": ("id",)}
+WITNESS = "witness"
+"""The table of `fanin.testing.invariants.install`."""
+_UNSTEADY = {"outbox": ("xid",), "job_log": ("id",), "repair": ("id",), WITNESS: ("n",)}
 """Columns whose value says nothing about the state."""
 
 
@@ -52,6 +54,23 @@ def select(store: Store, text: str) -> list[dict[str, Any]]:
     return store.table(statement(text))
 
 
+def ask(store: Store, asked: Statement) -> list[dict[str, Any]]:
+    """The rows of a large question that is asked again and again: PostgreSQL keeps its plan, which takes longer to make
+    than to follow."""
+    if store.dialect != "pg":
+        return store.table(asked)
+    from psycopg.rows import dict_row
+
+    from fanin.stores.postgres import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    if store.target.pooled:
+        return store.table(asked)
+    with store.connection() as connection:
+        cursor = connection.cursor(row_factory=dict_row)
+        return cursor.execute(asked.query.for_postgres(store.schema), prepare=True).fetchall()
+
+
 class Snapshot:
     """The rows of all tables at one moment, to go back to as often as wanted."""
 
@@ -62,7 +81,11 @@ class Snapshot:
         keep = [f"CREATE TABLE fanin.kept_{table} AS SELECT * FROM fanin.{table}" for table in self._tables]
         execute(store, *drop, *keep)
         empty = [f"DELETE FROM fanin.{table}" for table in reversed(self._tables)]
-        fill = [f"INSERT INTO fanin.{table} SELECT * FROM fanin.kept_{table}" for table in self._tables]
+        arms = [f"SELECT '{table}' AS name WHERE EXISTS (SELECT 1 FROM fanin.{table})" for table in self._tables]
+        used = {row["name"] for row in select(store, " UNION ALL ".join(arms))}
+        fill = [
+            f"INSERT INTO fanin.{table} SELECT * FROM fanin.kept_{table}" for table in self._tables if table in used
+        ]
         self._texts = empty + fill
 
     def restore(self, *more: str) -> None:
@@ -70,15 +93,19 @@ class Snapshot:
         execute(self._store, *self._texts, *more)
 
 
-def dump(store: Store) -> dict[str, Rows]:
-    """All rows of all tables at one moment, without the columns that say nothing about the state."""
-    found: dict[str, list[Row]] = {table: [] for table in TABLES}
+def dump(store: Store, *, witness: bool = False) -> dict[str, Rows]:
+    """All rows of all tables at one moment, without the columns that say nothing about the state.
+
+    ``witness``: its rows too.
+    """
+    tables = (*TABLES, WITNESS) if witness else TABLES
+    found: dict[str, list[Row]] = {table: [] for table in tables}
     if store.dialect == "pg":  # one statement is one snapshot, whatever commits meanwhile
-        arms = [f"SELECT '{table}' AS name, row_to_json(t)::text AS row FROM fanin.{table} AS t" for table in TABLES]
-        for line in select(store, " UNION ALL ".join(arms)):
+        arms = [f"SELECT '{table}' AS name, row_to_json(t)::text AS row FROM fanin.{table} AS t" for table in tables]
+        for line in ask(store, statement(" UNION ALL ".join(arms))):
             found[line["name"]].append(_steady(line["name"], json.loads(line["row"])))
     else:
-        for table in TABLES:
+        for table in tables:
             found[table] = [_steady(table, row) for row in select(store, f"SELECT * FROM fanin.{table}")]
     return {table: sorted(rows, key=repr) for table, rows in found.items()}
 
