@@ -7,6 +7,7 @@ pg_server      the server behind pg_url, shared by the run: never stop it
 own_pg         starts servers to break: ``server = own_pg(fsync=True)``, then server.restart("immediate")
 migrated_url   store_url with the tables in it; the invariants are checked when the test is over
 store          an open store on migrated_url
+witnessed      an open store with the witness of fanin.testing.invariants; its clock may be set
 app            a fanin.App on migrated_url
 """
 
@@ -102,13 +103,9 @@ def store_url(database: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def migrated_url(store_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    from tests.support import invariants
-
     migrate_database(store_url)
     yield store_url
-    if request.node.get_closest_marker("plants_corruption") is None:
-        broken = invariants.violations(store_url)
-        assert not broken, "after the test these invariants do not hold:\n" + "\n".join(broken)
+    _must_be_sound(store_url, request)
 
 
 @pytest.fixture
@@ -118,6 +115,27 @@ def store(migrated_url: str) -> Iterator[Store]:
     opened = open_store(migrated_url)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def witnessed(store_url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
+    from fanin.stores import open_store
+    from fanin.testing.clock import Clock
+
+    migrate_database(store_url, witness=True)
+    opened = open_store(store_url)
+    yield opened
+    Clock(opened).reset()
+    opened.close()
+    _must_be_sound(store_url, request)
+
+
+def _must_be_sound(url: str, request: pytest.FixtureRequest) -> None:
+    from tests.support import invariants
+
+    if request.node.get_closest_marker("plants_corruption") is None:
+        broken = invariants.violations(url)
+        assert not broken, "after the test these invariants do not hold:\n" + "\n".join(broken)
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 import fanin.protocol
 from fanin.domain import limits
 from fanin.protocol.steps import Query, Room
-from fanin.stores import open_store
-from fanin.testing import invariants
+from fanin.stores import Store
 from fanin.testing.clock import Clock
 from fanin.testing.cuts import Cut, When, cuts, run_cut, statements
 from fanin.testing.invariants import FORGET, Judge, Seen, violations
@@ -56,14 +55,10 @@ WRITES = re.compile(r"\b(INSERT INTO|UPDATE fanin|DELETE FROM|FOR NO KEY UPDATE)
 
 
 @pytest.fixture
-def stage(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(witnessed: Store, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(limits, "STRIPE_RUN_PARTS", 1)  # neighbours on different counters
-    store = open_store(migrated_url)
-    list(store.check())
-    invariants.install(store)
-    Clock(store).freeze(NOON)
-    yield Stage(store)
-    store.close()
+    Clock(witnessed).freeze(NOON)
+    return Stage(witnessed)
 
 
 @pytest.mark.parametrize("name", every_row())

@@ -24,10 +24,9 @@ from fanin.protocol.steps import Statement
 from fanin.stores import open_store
 from fanin.stores.base import Store
 from fanin.stores.postgres import PostgresStore
-from fanin.testing import invariants
 from fanin.testing.clock import Clock, follow
 from fanin.testing.cuts import statements
-from fanin.testing.invariants import FORGET, violations
+from fanin.testing.invariants import FORGET, Judge, violations
 from fanin.testing.state import Snapshot, select
 from fanin.testing.stepper import Session, Watcher, once
 from fanin.testing.tap import Tap, tap, untap
@@ -48,15 +47,14 @@ MOVES = {"forward": HOUR, "back": -HOUR, "past a lease": LEASES[TASK] + 1}
 
 
 @pytest.fixture
-def moved(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Stage, Callable[[float], None]]]:
+def moved(witnessed: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Stage, Callable[[float], None]]]:
     """A stage at noon, and what sets its clock, also while a transaction of its store is under way."""
     monkeypatch.setattr(limits, "STRIPE_RUN_PARTS", 1)  # neighbours on different counters
-    invariants.install(store)
-    beside = open_store(store.url) if store.dialect == "pg" else store
+    beside = open_store(witnessed.url) if witnessed.dialect == "pg" else witnessed
     clock = Clock(beside)
     clock.freeze(NOON)
-    yield Stage(store), clock.freeze
-    if beside is not store:
+    yield Stage(witnessed), clock.freeze
+    if beside is not witnessed:
         beside.close()
 
 
@@ -83,7 +81,8 @@ def test_the_clock_moves_at_every_statement_of_every_transaction(
     stage, freeze = moved
     store = stage.store
     factory = TABLE[name].stage(stage)
-    start, left = Snapshot(store), TABLE[name].left(violations(store, history=True))
+    start, judge = Snapshot(store), Judge()
+    left = TABLE[name].left(judge.look(store).broken)
     count = len(statements(store, factory))
     moves = [
         (at, title, seconds) for at in range(count) for n, (title, seconds) in enumerate(MOVES.items())
@@ -95,15 +94,15 @@ def test_the_clock_moves_at_every_statement_of_every_transaction(
         tap(store, lambda: Moving(at, partial(freeze, NOON + seconds)))
         store.run(factory)
         untap(store)
-        assert (broken := violations(store, history=True)) == left, f"{where}: {broken}"
+        assert (broken := judge.look(store).broken) == left, f"{where}: {broken}"
         freeze(NOON)
         store.run(factory)
-        assert (broken := violations(store, history=True)) == left, f"{where}, then said again: {broken}"
+        assert (broken := judge.look(store).broken) == left, f"{where}, then said again: {broken}"
         if left:
             continue
         freeze(NOON + 3 * HOUR)
         stage.drain()
-        assert not (broken := violations(store, history=True)), f"{where}, at rest: {broken}"
+        assert not (broken := judge.look(store).broken), f"{where}, at rest: {broken}"
         live = select(store, "SELECT job_id FROM fanin.part WHERE status IN ('pending', 'running')")
         opened = select(store, "SELECT id FROM fanin.job WHERE status = 'open'")
         assert {row["job_id"] for row in live} <= {row["id"] for row in opened}, f"{where}: parts are left"

@@ -23,7 +23,6 @@ from fanin.domain.errors import StoreUnreachable
 from fanin.protocol.steps import Again, Txn, TxnFactory
 from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
-from fanin.testing import invariants
 from fanin.testing.clock import Clock
 from fanin.testing.invariants import FORGET, Judge, violations
 from fanin.testing.proxy import CUTS, PgProxy
@@ -47,11 +46,12 @@ NOON = 1_700_000_000.0
 @pytest.fixture
 def stage(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(limits, "STRIPE_RUN_PARTS", 1)  # neighbours on different counters
-    migrate_database(pg_url)
+    migrate_database(pg_url, witness=True)
     store = open_store(pg_url)
-    invariants.install(store)
-    Clock(store).freeze(NOON)
+    clock = Clock(store)
+    clock.freeze(NOON)
     yield Stage(store)
+    clock.reset()
     store.close()
 
 

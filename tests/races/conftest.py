@@ -10,7 +10,6 @@ import pytest
 from fanin.domain import limits
 from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
-from fanin.testing import invariants
 from fanin.testing.explorer import Tally
 from tests.races.arena import Arena
 from tests.races.scenarios import Race
@@ -25,10 +24,9 @@ ALL_SCHEDULES = bool(os.environ.get("FANIN_ALL_SCHEDULES"))
 @pytest.fixture
 def arena(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     monkeypatch.setattr(limits, "STRIPE_RUN_PARTS", 1)  # neighbours on different counters
-    migrate_database(pg_url)
+    migrate_database(pg_url, witness=True)
     store = open_store(pg_url)
     assert isinstance(store, PostgresStore)
-    invariants.install(store)
     yield Arena(store)
     store.close()
 

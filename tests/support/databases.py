@@ -21,24 +21,27 @@ def postgres_flavours(*, every_version: bool) -> list[tuple[str, str]]:
 
 
 @cache
-def _made_file() -> bytes:
+def _made_file(witness: bool) -> bytes:
     """A file with its tables, made once: the other tests begin with a copy."""
     from fanin.stores import open_store
 
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(f"sqlite:///{folder}/made.db")
+        url = f"sqlite:///{folder}/made.db"
+        store = open_store(url)
         list(store.check())  # the first use of a file makes its tables
         store.close()
+        if witness:
+            schemas.furnish(url)
         return Path(folder, "made.db").read_bytes()
 
 
-def migrate_database(url: str) -> None:
-    """Make fanin's tables in an empty database."""
+def migrate_database(url: str, *, witness: bool = False) -> None:
+    """Make fanin's tables in an empty database, with the ``witness`` of `fanin.testing.invariants` or without."""
     from fanin.stores import open_store
 
     if url.startswith("sqlite:"):
         file = open_store(url).file
         assert file is not None
-        Path(file).write_bytes(_made_file())
+        Path(file).write_bytes(_made_file(witness))
     else:
-        schemas.make(url)
+        schemas.make(url, witness=witness)

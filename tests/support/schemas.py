@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 SEEDED = ("migration", "setting")
 """Tables that are not empty when they have been made."""
 
+Pool = tuple[str, bool]
+"""The address of a server, and whether its schemas have the witness."""
+
 _sessions: dict[str, psycopg.Connection[Any]] = {}
 """One for each server that the tests share. One that a test has started for itself may have no place for another."""
-_made: dict[tuple[str, str], str] = {}
-"""The shape of each schema that this process has made, by address and name."""
-_idle: dict[str, list[tuple[str, str]]] = {}
-"""Emptied schemas by address, each with its shape."""
+_made: dict[tuple[str, str], tuple[Pool, str]] = {}
+"""Where each schema that this process has made belongs, and its shape, by address and name."""
+_idle: dict[Pool, list[tuple[str, str]]] = {}
+"""Emptied schemas, each with its shape."""
 
 # What a test may change. A TRUNCATE rewrites rows of pg_class and pg_index, so only columns of them are compared.
 _SHAPE = """
@@ -37,7 +40,8 @@ _SHAPE = """
             FROM pg_index JOIN r ON r.oid = indexrelid
         UNION ALL SELECT concat_ws(',', t.oid, t.xmin) FROM pg_trigger t JOIN r ON r.oid = tgrelid
         UNION ALL SELECT concat_ws(',', c.oid, c.xmin) FROM pg_constraint c JOIN r ON r.oid = conrelid
-        UNION ALL SELECT concat_ws(',', p.oid, p.xmin) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
+        UNION ALL SELECT concat_ws(',', p.oid, replace(prosrc, %(schema)s, 'fanin'))
+            FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
             WHERE nspname = %(schema)s
         UNION ALL SELECT concat_ws(',', starelid, staattnum) FROM pg_statistic JOIN r ON r.oid = starelid
         UNION ALL SELECT concat_ws(',', nspowner, nspacl) FROM pg_namespace WHERE nspname = %(schema)s
@@ -85,33 +89,57 @@ def schema_of_its_own(server: Server) -> Iterator[str]:
 @contextmanager
 def anew(server: Server) -> Iterator[None]:
     """Tables that are made in this block are new: of an emptied one the planner may remember something."""
-    address = server.url()
-    kept = _idle.pop(address, [])
+    pool = (server.url(), False)
+    kept = _idle.pop(pool, [])
     try:
         yield
     finally:
-        _idle.setdefault(address, []).extend(kept)
+        _idle.setdefault(pool, []).extend(kept)
 
 
-def make(url: str) -> None:
-    """Fanin's tables in the empty schema of a test's address."""
+def make(url: str, *, witness: bool = False) -> None:
+    """Fanin's tables in the empty schema of a test's address.
+
+    ``witness``: with the witness, a place for a `Snapshot`, and a clock that can be set and put back.
+    """
     import psycopg
 
     from fanin.stores import migrate
+    from fanin.testing import invariants
+    from fanin.testing.state import statement
 
     address, _, name = url.partition("?fanin_schema=")
     if not shared(address):
         with psycopg.connect(address, autocommit=True) as connection:
             migrate.postgres(connection, name, url)
         return
-    connection = session(address)
-    if idle := _idle.get(address):
+    connection, pool = session(address), (address, witness)
+    if idle := _idle.get(pool):
         earlier, shape = idle.pop()
         connection.execute(f'ALTER SCHEMA "{earlier}" RENAME TO "{name}"')
+        if witness:
+            for text in invariants.FUNCTIONS:
+                connection.execute(statement(text).query.for_postgres(name))
     else:
         migrate.postgres(connection, name, url)
+        if witness:
+            furnish(url)
         shape = _shape(connection, name)
-    _made[address, name] = shape
+    _made[address, name] = pool, shape
+
+
+def furnish(url: str) -> None:
+    """The witness and the tables of a `Snapshot`, in a database of fanin's."""
+    from fanin.stores import open_store
+    from fanin.testing import invariants
+    from fanin.testing.clock import Clock
+    from fanin.testing.state import Snapshot
+
+    store = open_store(url)
+    invariants.install(store)
+    Snapshot(store)
+    Clock(store).reset()
+    store.close()
 
 
 def discard(address: str, name: str) -> list[str]:
@@ -119,13 +147,13 @@ def discard(address: str, name: str) -> list[str]:
     import psycopg
 
     connection = session(address)
-    shape = _made.pop((address, name), None)
+    pool, shape = _made.pop((address, name), (None, None))
     try:
         # A new name at once: whatever the test has left running must not find the tables of the next one.
         renamed = _new_name()
-        if shape is not None and _emptied(connection, name) and _shape(connection, name) == shape:
+        if pool and shape and _emptied(connection, name) and _shape(connection, name) == shape:
             connection.execute(f'ALTER SCHEMA "{name}" RENAME TO "{renamed}"')
-            _idle.setdefault(address, []).append((renamed, shape))
+            _idle.setdefault(pool, []).append((renamed, shape))
         else:
             connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
         return []

@@ -41,22 +41,31 @@ _CHANGED = {
 }
 
 
+_BODIES = {"part": _PART, "job": _JOB, "outbox": _EVENT}
+FUNCTIONS = tuple(
+    f"CREATE OR REPLACE FUNCTION fanin.witness_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ "
+    f"BEGIN {body} RETURN NULL; END $$"
+    for table, body in _BODIES.items()
+)
+"""What PostgreSQL's triggers call. They know the name of the schema: one that has been renamed needs them anew."""
+
+
 def install(store: Store) -> None:
     """Put the witness into a database of a test: one table, three triggers."""
     texts = [_TABLE[store.dialect]]
-    for table, body in (("part", _PART), ("job", _JOB), ("outbox", _EVENT)):
-        if store.dialect == "pg":
-            texts += [
-                f"CREATE OR REPLACE FUNCTION fanin.witness_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ "
-                f"BEGIN {body} RETURN NULL; END $$",
-                f"CREATE TRIGGER witness AFTER UPDATE ON fanin.{table} FOR EACH ROW WHEN ({_CHANGED[table]}) "
-                f"EXECUTE FUNCTION fanin.witness_{table}()",
-            ]
-        else:
-            texts.append(
-                f"CREATE TRIGGER fanin.witness_{table} AFTER UPDATE ON fanin.{table} "
-                f"WHEN {_CHANGED[table]} BEGIN {body} END"
-            )
+    if store.dialect == "pg":
+        texts += FUNCTIONS
+        texts += [
+            f"CREATE TRIGGER witness AFTER UPDATE ON fanin.{table} FOR EACH ROW WHEN ({_CHANGED[table]}) "
+            f"EXECUTE FUNCTION fanin.witness_{table}()"
+            for table in _BODIES
+        ]
+    else:
+        texts += [
+            f"CREATE TRIGGER fanin.witness_{table} AFTER UPDATE ON fanin.{table} "
+            f"WHEN {_CHANGED[table]} BEGIN {body} END"
+            for table, body in _BODIES.items()
+        ]
     execute(store, *texts)
 
 

@@ -77,9 +77,10 @@ class Snapshot:
     def __init__(self, store: Store, tables: Iterable[str] = TABLES) -> None:
         self._store = store
         self._tables = tuple(tables)
-        drop = [f"DROP TABLE IF EXISTS fanin.kept_{table}" for table in self._tables]
-        keep = [f"CREATE TABLE fanin.kept_{table} AS SELECT * FROM fanin.{table}" for table in self._tables]
-        execute(store, *drop, *keep)
+        make = [f"CREATE TABLE IF NOT EXISTS fanin.kept_{t} AS SELECT * FROM fanin.{t} LIMIT 0" for t in self._tables]
+        clear = [f"DELETE FROM fanin.kept_{table}" for table in self._tables]
+        keep = [f"INSERT INTO fanin.kept_{table} SELECT * FROM fanin.{table}" for table in self._tables]
+        execute(store, *make, *clear, *keep)
         empty = [f"DELETE FROM fanin.{table}" for table in reversed(self._tables)]
         arms = [f"SELECT '{table}' AS name WHERE EXISTS (SELECT 1 FROM fanin.{table})" for table in self._tables]
         used = {row["name"] for row in select(store, " UNION ALL ".join(arms))}
