@@ -10,6 +10,7 @@ import pytest
 from fanin.domain import limits
 from fanin.stores import open_store
 from fanin.stores.postgres import PostgresStore
+from fanin.testing.clock import Clock
 from fanin.testing.explorer import Tally
 from tests.races.arena import Arena
 from tests.races.scenarios import Race
@@ -20,6 +21,8 @@ from tests.support.races_line import PROPERTY
 ALL_SCHEDULES = bool(os.environ.get("FANIN_ALL_SCHEDULES"))
 """Set it to run every schedule of two parties and all with two preemptions of three: minutes instead of seconds."""
 
+NOON = 1_700_000_000.0
+
 
 @pytest.fixture
 def arena(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
@@ -27,7 +30,10 @@ def arena(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     migrate_database(pg_url, witness=True)
     store = open_store(pg_url)
     assert isinstance(store, PostgresStore)
+    clock = Clock(store)
+    clock.freeze(NOON)
     yield Arena(store)
+    clock.reset()
     store.close()
 
 
