@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from typing import Any
 
 import pytest
@@ -34,20 +33,19 @@ def mail(request: dict[str, str], key: str) -> str:
         raise fanin.Permanent("no such address")
     return "sent"
 """
-SUBMIT = "import shop; print(shop.app.map(shop.order, ['sent', 'lost', 'refused']).id)"
 
 
 @pytest.fixture
-def shop(terminal: Terminal) -> tuple[Terminal, str]:
+def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, str]:
     (terminal.folder / "shop.py").write_text(MODULE)
     (terminal.folder / "mood").write_text("bad")
-    terminal.run("migrate")
-    submit = subprocess.run(
-        [sys.executable, "-c", SUBMIT], cwd=terminal.folder, env=terminal.environment, capture_output=True, check=True
-    )
-    job_id = submit.stdout.decode().strip()
-    terminal.run("work", "shop:app", "--until-idle")
-    return terminal, job_id
+    monkeypatch.chdir(terminal.folder)
+    monkeypatch.setenv("FANIN_URL", terminal.url)
+    opened = runpy.run_path("shop.py")
+    with opened["app"] as app:
+        job = app.map(opened["order"], ["sent", "lost", "refused"])
+        app.run_worker(until_idle=True)
+    return terminal, job.id
 
 
 def listed(terminal: Terminal, *more: str) -> dict[str, Any]:

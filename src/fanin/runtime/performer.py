@@ -74,7 +74,7 @@ class Performer:
         return not self._store.read(self._due) and not self._calls
 
     def _run(self) -> None:
-        while not self._closing.is_set() or self._calls or self._answers or self._unsaid:
+        while not self._over():
             pause = POLL_SECONDS
             try:
                 self._news.clear()
@@ -90,7 +90,11 @@ class Performer:
             except Exception:
                 log.exception("worker %s: effects failed; trying again", self._name)
                 pause = PAUSE_SECONDS
-            self._news.wait(self._patience(pause))
+            if not self._over():  # the news that was cleared above may have been the last
+                self._news.wait(self._patience(pause))
+
+    def _over(self) -> bool:
+        return self._closing.is_set() and not (self._calls or self._answers or self._unsaid)
 
     def _patience(self, pause: float) -> float:
         nearest = min((call.deadline for call in self._calls), default=None)
