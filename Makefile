@@ -1,6 +1,6 @@
 # Every target makes what it needs: a virtual environment in .venv, with python3 and pip alone.
 PYTHON  ?= python3
-WORKERS ?= 2
+WORKERS ?= 4
 MINUTES ?= 30
 ARGS    ?=
 BIN     := .venv/bin

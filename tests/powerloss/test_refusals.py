@@ -32,7 +32,7 @@ from tests.crashes.table import every_row
 from tests.races.stage import Stage
 from tests.support.figures import record
 
-SHARE = float(os.environ.get("FANIN_POWERLOSS_SHARE", "0.12"))
+SHARE = float(os.environ.get("FANIN_POWERLOSS_SHARE", "0.06"))
 SEED = int(os.environ.get("FANIN_POWERLOSS_SEED", "1"))
 NOON = 1_700_000_000.0
 WAYS: list[tuple[type[apsw.Error], tuple[str, ...], bool]] = [
