@@ -92,8 +92,8 @@ def test_workers_that_find_no_free_connection_wait_for_one(
                 ended += hog.take_all()
                 said = refusals(caplog)
                 until(lambda said=said: refusals(caplog) >= said + 4, "workers are refused")  # type: ignore[misc]
-                with pytest.raises(fanin.Unavailable, match=REFUSED):
-                    app.map(square, range(300), then=gather, key=f"job {n}")
+                # Connections that had been put by are found to be dead first.
+                until(lambda n=n: REFUSED in unavailable(app, f"job {n}"), "the caller is refused")  # type: ignore[misc]
                 hog.let_go()
                 assert until(lambda n=n: submitted(app, f"job {n}"), "it is the same").id == job.id  # type: ignore[misc]
                 jobs.append(job)
@@ -118,6 +118,13 @@ def submitted(app: fanin.App, key: str) -> fanin.Job | None:
         return app.map(app.tasks["square"], range(300), then=app.tasks["gather"], key=key)
     except fanin.Unavailable:
         return None
+
+
+def unavailable(app: fanin.App, key: str) -> str:
+    """What a caller is told, who cannot submit now."""
+    with pytest.raises(fanin.Unavailable) as told:
+        app.map(app.tasks["square"], range(300), then=app.tasks["gather"], key=key)
+    return str(told.value)
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> int:

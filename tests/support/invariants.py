@@ -6,7 +6,6 @@ from psycopg.rows import dict_row
 
 from fanin.protocol import check
 from fanin.stores import open_store
-from fanin.testing.invariants import everything
 from tests.support import schemas
 
 
@@ -23,12 +22,14 @@ def violations(url: str) -> list[str]:
 
 
 def _asked_together(address: str, schema: str) -> list[str]:
-    """In one statement, on the tests' own session: one by one in a new session they take longer than most tests."""
+    """All in one journey, on the tests' own session: one by one in a new session they take longer than most tests."""
     connection = schemas.session(address)
-    connection.execute("BEGIN READ ONLY")
-    try:
-        asked = everything("pg", history=False).query.for_postgres(schema)
-        rows = connection.cursor(row_factory=dict_row).execute(asked, prepare=False).fetchall()
-    finally:
-        connection.execute("ROLLBACK")
-    return [f"{row['name']}: {check.CHECKS[row['name']]} {row['broken']}" for row in rows]
+    with connection.pipeline(), connection.transaction():
+        connection.execute("SET TRANSACTION READ ONLY")
+        asked = {
+            name: connection.cursor(row_factory=dict_row).execute(
+                (statement := check.statement(name)).query.for_postgres(schema), statement.postgres_values()
+            )
+            for name in check.CHECKS
+        }
+    return [f"{name}: {check.CHECKS[name]} {row}" for name, cursor in asked.items() for row in cursor]

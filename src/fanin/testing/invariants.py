@@ -126,7 +126,7 @@ def violations(store: Store, *, history: bool = False) -> list[str]:
     All queries see one snapshot, so this may be asked while transactions are under way. ``history`` asks the witness
     too.
     """
-    rows = ask(store, everything(store.dialect, history=history))
+    rows = ask(store, _everything(store.dialect, history))
     return [f"{row['name']}: {_sentence(row['name'])} {row['broken']}" for row in rows]
 
 
@@ -174,8 +174,7 @@ def _sentence(name: str) -> str:
 
 
 @cache
-def everything(dialect: str, *, history: bool) -> Statement:
-    """All rules in one statement, and therefore of one snapshot: the name of each that is broken, and a row."""
+def _everything(dialect: str, history: bool) -> Statement:
     texts = {name: check.statement(name).query.texts[dialect] for name in check.CHECKS}
     if history:
         texts |= {name: text for name, (_, text) in HISTORY.items()}
