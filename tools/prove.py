@@ -36,14 +36,14 @@ LONG_MINUTES = 90
 
 def fixed(minutes: float) -> dict[str, tuple[str, dict[str, str]]]:
     """The suites that take as long as they take: where they are, and what makes them long."""
-    every = minutes >= ALL_MINUTES
+    every, rows = minutes >= ALL_MINUTES, {"FANIN_ALL_ROWS": "1"}
     return {
         "model": ("tests/model", {}),
         "races": ("tests/races", {"FANIN_ALL_SCHEDULES": "1", "FANIN_LONG": "1"} if every else {}),
         "crashes": ("tests/crashes", {}),
         "sagas": ("tests/sagas", {"FANIN_LONG": "1"} if every else {}),
-        "powerloss": ("tests/powerloss", {"FANIN_POWERLOSS_SHARE": f"{min(minutes / LONG_MINUTES, 1):.2f}"}),
-        "faults": ("tests/faults", {"FANIN_LONG": "1"} if minutes >= LONG_MINUTES else {}),
+        "powerloss": ("tests/powerloss", {"FANIN_POWERLOSS_SHARE": f"{min(minutes / LONG_MINUTES, 1):.2f}", **rows}),
+        "faults": ("tests/faults", rows | ({"FANIN_LONG": "1"} if minutes >= LONG_MINUTES else {})),
     }
 
 
@@ -91,7 +91,7 @@ class Prover:
             yield chosen.randrange(10**6)
 
     def _pytest(self, name: str, arguments: list[str], environment: dict[str, str], seed: int | None = None) -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4", "--dist", "worksteal"]
         variables = {figures.VARIABLE: str(self.folder), "CI": "true", **environment}
         variables["FANIN_STORM_SEED"] = variables["FANIN_POWERLOSS_SEED"] = str(self.seed)
         self._run(name, [*command, *arguments], variables, self.seed if seed is None else seed)

@@ -31,7 +31,7 @@ from fanin.testing.state import Snapshot, select
 from fanin.testing.stepper import Session, Watcher, once
 from fanin.testing.tap import Tap, tap, untap
 from tests.crashes.repairing import TABLE
-from tests.crashes.table import every_row
+from tests.crashes.table import every_second_row
 from tests.faults.scale import scaled
 from tests.faults.witness import Witness
 from tests.races.stage import BUCKET, LEASES, TASK, Stage, succeed
@@ -70,7 +70,7 @@ class Moving(Tap):
         self._left -= 1
 
 
-@pytest.mark.parametrize("name", every_row())
+@pytest.mark.parametrize("name", every_second_row(1))
 def test_the_clock_moves_at_every_statement_of_every_transaction(
     moved: tuple[Stage, Callable[[float], None]], name: str
 ) -> None:

@@ -28,7 +28,7 @@ from fanin.testing.invariants import FORGET, Judge, violations
 from fanin.testing.proxy import CUTS, PgProxy
 from fanin.testing.state import Snapshot
 from tests.crashes.repairing import TABLE
-from tests.crashes.table import every_row
+from tests.crashes.table import every_second_row
 from tests.races.stage import Stage
 from tests.runtime.working import until
 from tests.support.databases import migrate_database
@@ -90,7 +90,7 @@ def counting(factory: TxnFactory[Any], replaced: list[Again]) -> TxnFactory[Any]
     return txn
 
 
-@pytest.mark.parametrize("name", every_row())
+@pytest.mark.parametrize("name", every_second_row(0))
 @pytest.mark.timeout(1800)
 def test_a_transaction_that_is_cut_at_any_message_has_happened_or_not_and_is_said_again(
     stage: Stage, pg_url: str, proxy: PgProxy, cut_off: PostgresStore, name: str

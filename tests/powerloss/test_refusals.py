@@ -28,7 +28,7 @@ from fanin.testing.invariants import Judge, Seen, violations
 from fanin.testing.powerloss import KINDS, Disk, RecordingStore
 from fanin.testing.state import dump
 from tests.crashes.repairing import TABLE
-from tests.crashes.table import every_row
+from tests.crashes.table import every_second_row
 from tests.races.stage import Stage
 from tests.support.figures import record
 
@@ -92,7 +92,7 @@ def judged(store: SqliteStore, judge: Judge) -> Seen:
     return seen if answer == "ok" else Seen(seen.rows, [str(answer), *seen.broken])
 
 
-@pytest.mark.parametrize("name", every_row())
+@pytest.mark.parametrize("name", every_second_row(1))
 @pytest.mark.timeout(1800)
 # apsw tells of what a file system in Python has raised, also where SQLite goes on as it does with any other.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning")
