@@ -7,7 +7,8 @@ import pytest
 from fanin.protocol import check
 from fanin.stores.base import Store
 from fanin.testing import invariants
-from fanin.testing.invariants import HISTORY, check_all, history_violations
+from fanin.testing.invariants import FORGET, HISTORY, Judge, check_all, history_violations
+from fanin.testing.state import Snapshot, execute
 from tests.protocol.helpers import claim, done, make, say, settle
 
 PLANTED = {
@@ -56,3 +57,28 @@ def test_a_broken_rule_is_named_with_its_sentence_and_a_row(store: Store) -> Non
     with pytest.raises(AssertionError) as caught:
         check_all(store)
     assert f"c1: {check.CHECKS['c1']}" in str(caught.value)
+
+
+def test_the_judge_sees_all_that_a_rule_asks_for() -> None:
+    """`dump` leaves columns out, and the clock is no row: rows that it has seen are not judged again."""
+    texts = {name: check.statement(name).query.texts["pg"] for name in check.CHECKS}
+    assert [name for name, text in texts.items() if "xid" in text or "job_log" in text or "fanin.repair" in text] == []
+    assert [name for name, text in texts.items() if "clock()" in text] == ["i7"]
+    assert "fanin.clock() + 63072000" in texts["i7"]
+
+
+def test_the_judge_remembers_rows_with_their_history(witnessed: Store) -> None:
+    judge = Judge()
+    make(witnessed, 1)
+    (held,) = claim(witnessed)
+    first = judge.look(witnessed)
+    assert (judge.look(witnessed), first.broken) == (first, [])
+    settle(witnessed, done(held))
+    sound = Snapshot(witnessed)
+    assert judge.look(witnessed).broken == []
+    execute(witnessed, "UPDATE fanin.part SET result = '9'")
+    assert [line[:2] for line in judge.look(witnessed).broken] == ["p2", "p5"]
+    sound.restore()
+    assert [line[:2] for line in judge.look(witnessed).broken] == ["p2", "p5"], "sound rows, and what was done to them"
+    sound.restore(FORGET)
+    assert judge.look(witnessed).broken == []

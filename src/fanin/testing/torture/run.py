@@ -122,7 +122,8 @@ class _Trial:
             storm_seconds = time.monotonic() - began
             deadline = max(CALM_SECONDS, seconds * (1 - STORM_SHARE))
             calm = storm.settle(deadline, lambda t: tell(f"calm {t:.0f} s: {storm.last[0]} jobs are still running"))
-            faults, swept = storm.faults, storm.swept
+            # The workers sweep too; the last pass forgets all that was removed, whoever removed it.
+            faults, swept = storm.faults, storm.swept.forgotten
         tables = judge.Tables(self._ground.tables())
         history = self._history.read(self._reader.news())
         in_storm, self._found = self._found, judge.live(tables, history)
@@ -136,7 +137,7 @@ class _Trial:
             self._found.add("processes that ended by an error of their own", self._last_words(), crashed)
         account = Account(
             url=self._ground.shown, seed=self._options.seed, broken=self._options.broken, storm_seconds=storm_seconds,
-            calm_seconds=calm, faults=faults, figures=report.figures(tables, history, lying, swept.removed),
+            calm_seconds=calm, faults=faults, figures=report.figures(tables, history, lying, swept),
             points=passed_points(self._folder), findings=dict(self._found.counts), examples=self._found.examples,
             never=[], check=self._ground.check(),
         )  # fmt: skip
