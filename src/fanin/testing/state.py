@@ -61,18 +61,20 @@ def ask(store: Store, asked: Statement) -> list[dict[str, Any]]:
         return store.table(asked)
     from psycopg.rows import dict_row
 
+    from fanin.stores.pg_errors import translated
     from fanin.stores.postgres import PostgresStore
 
     assert isinstance(store, PostgresStore)
     if store.target.pooled:
         return store.table(asked)
-    with store.connection() as connection:
+    with store.connection() as connection, translated(store.url):
         cursor = connection.cursor(row_factory=dict_row)
         return cursor.execute(asked.query.for_postgres(store.schema), prepare=True).fetchall()
 
 
 class Snapshot:
-    """The rows of all tables at one moment, to go back to as often as wanted."""
+    """The rows of all tables at one moment, to go back to as often as wanted. A database keeps one: a new one takes its
+    place."""
 
     def __init__(self, store: Store, tables: Iterable[str] = TABLES) -> None:
         self._store = store
