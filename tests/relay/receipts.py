@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from fanin.domain import identity
@@ -65,6 +66,14 @@ class Running:
             self.relay.run()
         except BaseException as problem:
             self.problem = problem
+
+    def wait_for(self, events: int, seconds: float = 90.0) -> None:
+        """Until so many were taken."""
+        relay, deadline = self.relay, time.monotonic() + seconds
+        while relay.published < events:
+            assert self.problem is None
+            assert time.monotonic() < deadline, f"{relay.published} of {events} were taken, {relay.refused} refused"
+            time.sleep(0.02)
 
     def stop(self, seconds: float = 60.0) -> None:
         self.relay.stop()
