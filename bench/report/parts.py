@@ -97,6 +97,13 @@ TABLES: dict[str, tuple[str, str, list[Column]]] = {
          ("seconds", "total_seconds", md.number), ("the worker, MB", "worker_peak_megabytes", md.number),
          ("the largest server process, MB", "server_peak_megabytes", md.number)],
     ),
+    "flows": (
+        "flows", "flow",
+        [("shape", "shape", str), ("database", "database", str), ("steps", "steps", md.count),
+         ("declared in, s", "declare_seconds", md.number), ("started in, s", "start_seconds", md.number),
+         ("run in, s", "run_seconds", md.number), ("each step, ms", "milliseconds_per_step", md.number),
+         ("the process, MB", "peak_megabytes", md.number)],
+    ),
 }  # fmt: skip
 
 

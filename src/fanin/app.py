@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-import msgspec
-
-from fanin.domain import identity, limits
-from fanin.domain.durations import Duration, Instant, deadline, seconds
-from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownTask
+from fanin.domain import limits
+from fanin.domain.durations import Duration, Instant, seconds
+from fanin.domain.errors import BadOption
 from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob
@@ -23,17 +21,15 @@ from fanin.flow import Flow, FlowRun
 from fanin.job import Job
 from fanin.opened import OpenJob, Producer
 from fanin.protocol import flow, read, signals
-from fanin.runtime.children import refuse_while_starting
-from fanin.runtime.codec import encode
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow
 from fanin.runtime.listeners import Listeners, sample
+from fanin.runtime.making import Maker, check_grows, encoded, encoder
 from fanin.runtime.names import find_flow, find_job
-from fanin.runtime.part import next_child_id, running_part
+from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
-from fanin.runtime.spawning import item_key
-from fanin.runtime.successor import Then, spec_of, successor_of
-from fanin.runtime.task import Filter, Task, check_attempts, check_key, check_name, check_priority
+from fanin.runtime.successor import Then
+from fanin.runtime.task import Filter, Task, check_name
 from fanin.stores import default_url, open_store
 
 if TYPE_CHECKING:
@@ -42,9 +38,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-STRIPED_FROM_PARTS = 10_000
-STRIPES = 8
 
 
 class App:
@@ -63,6 +56,7 @@ class App:
         self.schedules: dict[str, Schedule] = {}
         self.max_parts = max_parts
         self._listeners = Listeners()
+        self._maker = Maker(self, self._listeners)
 
     @property
     def url(self) -> str:
@@ -94,14 +88,16 @@ class App:
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            task: Task[..., Any] = Task(function, **options)
-            if task.name in self.tasks:
-                raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
-            task.effects, task.max_parts = self.effects, self.max_parts
-            self.tasks[task.name] = task
-            return task
+            return self._add(Task(function, **options))
 
         return register if function is None else register(function)
+
+    def _add(self, task: Task[..., Any]) -> Task[..., Any]:
+        if task.name in self.tasks:
+            raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
+        task.effects, task.max_parts = self.effects, self.max_parts
+        self.tasks[task.name] = task
+        return task
 
     def effect(
         self,
@@ -154,11 +150,7 @@ class App:
         def register(function: Callable[P, R]) -> Task[P, R]:
             task: Task[P, R] = Task(function, **options)
             task.signature.check_item(sample(event))
-            if task.name in self.tasks:
-                raise BadOption(f"the task name {task.name!r} is taken: give one of the two another name=")
-            task.effects, task.max_parts = self.effects, self.max_parts
-            self.tasks[task.name] = task
-            self._listeners.add(event, chosen, task)
+            self._listeners.add(event, chosen, self._add(task))
             return task
 
         return register
@@ -273,9 +265,9 @@ class App:
 
         Raises `BadPayload`, `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
-        self._own(task)
+        self._maker.own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
-        new = self._new_job(
+        new = self._maker.new_job(
             task, policy, then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
             queue=queue, priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
             width=check_grows(grows, self.max_parts),
@@ -289,7 +281,7 @@ class App:
             spool = Spool(encoded(task, new, items), limits.TREE_PARTS if split else self.max_parts)
             check_quorum(quorum, new.width or len(spool))
             new = batched(new, len(spool), self.max_parts)
-            self._create(self._striped(new, new.batch or len(spool), stripes), spool, within)
+            self._create(self._maker.striped(new, new.batch or len(spool), stripes), spool, within)
         return Job(self, new.id, run=run)
 
     def open(
@@ -325,8 +317,8 @@ class App:
 
         The options are those of `map`. Raises what `map` raises.
         """
-        self._own(task)
-        new = self._new_job(
+        self._maker.own(task)
+        new = self._maker.new_job(
             task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then, key=key,
             give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
@@ -362,8 +354,8 @@ class App:
         run: bool = False,
     ) -> Job:
         """`submit` with the options of `map` that make sense for one part."""
-        payload = self._own(task).signature.encode_call(tuple(args), kwargs or {})
-        new = self._new_job(
+        payload = self._maker.own(task).signature.encode_call(tuple(args), kwargs or {})
+        new = self._maker.new_job(
             task, Policy(), then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
             queue=queue, priority=priority, delay=delay, stripes=1, meta=meta, events=events,
         )  # fmt: skip
@@ -469,106 +461,6 @@ class App:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # How a job is made; `AsyncApp` uses the same pieces.
-
-    def _own(self, task: Task[..., Any]) -> Task[..., Any]:
-        name = getattr(task, "name", None)
-        if name is None or self.tasks.get(name) is not task:
-            known = ", ".join(sorted(self.tasks)) or "none"
-            raise UnknownTask(
-                f"{task!r} is not a task of this application (it has: {known}): decorate it with @app.task"
-            )
-        return task
-
-    def _new_job(
-        self,
-        task: Task[..., Any],
-        policy: Policy,
-        *,
-        then: Then | None,
-        key: str | None,
-        give_up_after: Duration | None,
-        attempts: int | None,
-        queue: str | None,
-        priority: int | None,
-        delay: Duration,
-        stripes: int | None,
-        meta: Any,
-        give_up_at: Instant | None = None,
-        events: Events | None = None,
-        width: int | None = None,
-    ) -> NewJob:
-        refuse_while_starting("not submitted")
-        check_key(key)
-        if not isinstance(events, Events | None):
-            raise BadOption(f"events={events!r}: give fanin.Events(…), or None")
-        if stripes is not None and (type(stripes) is not int or not 1 <= stripes <= limits.STRIPES):
-            raise BadOption(f"stripes={stripes}: give 1 to {limits.STRIPES}")
-        queue = check_name(queue, "queue") if queue is not None else task.queue
-        priority = check_priority(priority) if priority is not None else task.priority
-        successor = None
-        if then is not None:
-            self._own(successor_of(then).task)
-            successor = spec_of(then, task, priority)
-        parent = running_part()
-        if key is not None:
-            job_id = identity.keyed_job_id(key)
-        else:
-            job_id = next_child_id(parent) if parent else identity.new_job_id()
-        above = self._above()
-        if above is not None and above.depth + 1 > limits.JOB_DEPTH_LEVELS:
-            raise LimitExceeded(
-                f"this job would stand {above.depth + 1} levels deep, the limit is {limits.JOB_DEPTH_LEVELS}: "
-                "jobs that start jobs of their own kind must stop somewhere"
-            )
-        after, at = deadline(give_up_after, give_up_at)
-        return NewJob(
-            id=job_id,
-            bucket=self.store.bucket(job_id),
-            task=task.name,
-            queue=queue,
-            key=key,
-            priority=priority,
-            attempts=check_attempts(attempts) if attempts is not None else task.attempts,
-            stripes=stripes or 1,
-            policy=msgspec.json.encode(policy).decode(),
-            successor=successor,
-            give_up_after=after,
-            give_up_at=at,
-            delay=seconds(delay, "delay"),
-            parent_id=above.id if above else None,
-            root_id=(above.root_id or above.id) if above else None,
-            depth=above.depth + 1 if above else 0,
-            meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
-            listeners=self._listeners.to_job(task.name, above),
-            width=width,
-            failure_events=events is not None and events.failures,
-            progress_every=None if events is None else events.progress,
-        )
-
-    def _heard_by(self) -> str | None:
-        """What listens to a flow that is started now."""
-        return self._listeners.to_flow(self._above())
-
-    def _above(self) -> JobRow | None:
-        """The job whose handler is running. Raises `NotAllowedNow` if it was purged meanwhile."""
-        if (parent := running_part()) is None:
-            return None
-        above = self.store.read(lambda: read.job(self.store.bucket(parent.job_id), parent.job_id))
-        if above is None:
-            raise NotAllowedNow(f"job {parent.job_id}, whose handler asks for this one, has ended and was purged")
-        return above
-
-    def _striped(self, new: NewJob, parts: int, stripes: int | None) -> NewJob:
-        if (
-            stripes is None
-            and self.store.dialect == "pg"
-            and parts >= STRIPED_FROM_PARTS
-            and '"quorum"' not in new.policy
-        ):
-            return msgspec.structs.replace(new, stripes=STRIPES)
-        return new
-
     def _create(self, new: NewJob, spool: Spool, within: Any) -> None:
         if within is None:
             self.store.run(spool.create(new))
@@ -586,32 +478,3 @@ class App:
         if (append := feed.flush()) is not None:
             self.store.run(append)
         self.store.run(feed.seal())
-
-
-def check_grows(grows: bool | int, most: int) -> int | None:
-    """The width of a job that grows, None for one that does not. Raises `BadOption`."""
-    if type(grows) is bool:
-        return most if grows else None
-    if type(grows) is not int or not 1 <= grows <= most:
-        raise BadOption(f"grows={grows!r}: True, False, or the most parts that the job may have, up to {most}")
-    return grows
-
-
-def encoded(task: Task[..., Any], new: NewJob, items: Iterable[Any]) -> Iterable[Wanted]:
-    """What is written for the items: their payloads, and before each its key if the job grows."""
-    if new.width is None:
-        return task.signature.encode_items(items)
-    return map(encoder(task, new), items, itertools.count())
-
-
-def encoder(task: Task[..., Any], new: NewJob) -> Callable[[Any, int], Wanted]:
-    """`encoded` for an item and its number."""
-    encode_item = task.signature.encode_item
-    if new.width is None:
-        return encode_item
-
-    def keyed(item: Any, number: int) -> Wanted:
-        payload = encode_item(item, number)
-        return item_key(task, item, payload), payload
-
-    return keyed

@@ -115,7 +115,7 @@ class Flow:
 
         Raises `BadOption`, `BadPayload`.
         """
-        self._app._own(task)
+        self._app._maker.own(task)
         before = _steps(after)
         joins = task.signature.joins
         if joins and len(joins) != len(before):
@@ -166,7 +166,7 @@ class Flow:
 
         For the other options see `step` and `App.map`; undo is run for each part that has succeeded.
         """
-        self._app._own(task)
+        self._app._maker.own(task)
         policy = msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         before = _steps(after)
@@ -246,7 +246,7 @@ class Flow:
         return NewFlow(
             id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,
             jobs=jobs, fail_fast=self._fail_fast, give_up_policy=self._give_up, give_up_after=self._give_up_after,
-            give_up_at=self._give_up_at, meta=self._meta, listeners=self._app._heard_by(),
+            give_up_at=self._give_up_at, meta=self._meta, listeners=self._app._maker.heard_by(),
         )  # fmt: skip
 
     def _named(self, one: Step | str, of: Step) -> str:
@@ -291,7 +291,7 @@ class Flow:
         if isinstance(undo, Manual):
             step.undo = Undo(manual=undo.text)
         elif undo is not None:
-            check_undo(self._app._own(undo), step.task)
+            check_undo(self._app._maker.own(undo), step.task)
             step.undo = Undo(Plan(undo.name, "undo", undo.queue, undo.attempts, undo.priority), queue=undo.queue)
         self._steps[step.name] = step
         return step

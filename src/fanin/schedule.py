@@ -47,7 +47,7 @@ class Schedule:
         self.timing = timing
         self.rule = rule
         self._app = app
-        self._task = app._own(task)
+        self._task = app._maker.own(task)
         self._policy = policy
         self._options = options
         _check(app, task, options)
@@ -157,14 +157,14 @@ class Schedule:
         spool = self._spool(slot)
         # As from outside any handler: the job belongs to its schedule, whoever fires it.
         new = contextvars.Context().run(
-            self._app._new_job, self._task, self._policy, key=None, delay=0.0, stripes=None, **self._options
+            self._app._maker.new_job, self._task, self._policy, key=None, delay=0.0, stripes=None, **self._options
         )
         job_id = identity.firing_id(self.name, slot, by_hand)
         new = msgspec.structs.replace(
             new, id=job_id, bucket=self._bucket, step=identity.SCHEDULED + self.name,
             delay=0.0 if by_hand else self.rule.jitter * identity.share_of(job_id),
         )  # fmt: skip
-        new = self._app._striped(new, len(spool), None)
+        new = self._app._maker.striped(new, len(spool), None)
         new = msgspec.structs.replace(new, request_hash=content_hash(new, spool.digest))
         return Prepared(new, len(spool), spool.chunks)
 
@@ -207,7 +207,7 @@ def check_note(note: str | None) -> None:
 def _check(app: App, task: Task[..., Any], options: dict[str, Any]) -> None:
     """What a submit would refuse is refused at the declaration, without a look at the database."""
     if options["then"] is not None:
-        app._own(successor_of(options["then"]).task)
+        app._maker.own(successor_of(options["then"]).task)
         spec_of(options["then"], task, 0)
     if options["attempts"] is not None:
         check_attempts(options["attempts"])

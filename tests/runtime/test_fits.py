@@ -64,7 +64,7 @@ def plans(app: fanin.App, given: Any, taken: Any) -> list[Callable[[], object]]:
         lambda: app.flow("plan").map(one, [1], undo=takes),
         lambda: flow.map(takes, step),
         lambda: flow.map(takes, flow.step(lists, 1)),
-        lambda: app._new_job(
+        lambda: app._maker.new_job(
             one, Policy(), then=joins, key=None,
             give_up_after=None, attempts=None, queue=None, priority=None, delay=0, stripes=None, meta=None,
         ),

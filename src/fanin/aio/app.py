@@ -12,7 +12,7 @@ from fanin.aio.flow import AsyncFlow, AsyncFlowRun
 from fanin.aio.job import AsyncJob, AsyncOpenJob
 from fanin.aio.runner import Runner, ThreadRunner
 from fanin.aio.schedule import AsyncSchedule
-from fanin.app import App, check_grows, encoded, encoder
+from fanin.app import App
 from fanin.domain import limits
 from fanin.domain.durations import Duration, Instant, seconds
 from fanin.domain.errors import BadOption
@@ -26,6 +26,7 @@ from fanin.domain.signals import Signals
 from fanin.protocol import read, signals
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow
+from fanin.runtime.making import check_grows, encoded, encoder
 from fanin.runtime.names import find_flow, find_job
 from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
@@ -194,7 +195,7 @@ class AsyncApp:
         run: bool = False,
     ) -> AsyncJob:
         """See `App.map`. ``items`` may be an async iterable; ``within`` is a psycopg.AsyncConnection on PostgreSQL."""
-        self._app._own(task)
+        self._app._maker.own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         new = await self._new(
             task, policy, then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
@@ -211,7 +212,7 @@ class AsyncApp:
             spool = Spool(encoded(task, new, listed), limits.TREE_PARTS if split else self.max_parts)
             check_quorum(quorum, new.width or len(spool))
             new = batched(new, len(spool), self.max_parts)
-            await self._create(self._app._striped(new, new.batch or len(spool), stripes), spool, within)
+            await self._create(self._app._maker.striped(new, new.batch or len(spool), stripes), spool, within)
         return AsyncJob(self, new.id, run=run)
 
     def open(
@@ -238,7 +239,7 @@ class AsyncApp:
         run: bool = False,
     ) -> AbstractAsyncContextManager[AsyncOpenJob]:
         """See `App.open`: ``async with app.open(task) as job: await job.add(item)``."""
-        self._app._own(task)
+        self._app._maker.own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         width = check_grows(grows, self.max_parts)
 
@@ -277,7 +278,7 @@ class AsyncApp:
         run: bool = False,
     ) -> AsyncJob:
         """See `App.submit_with`."""
-        payload = self._app._own(task).signature.encode_call(tuple(args), kwargs or {})
+        payload = self._app._maker.own(task).signature.encode_call(tuple(args), kwargs or {})
         new = await self._new(
             task, Policy(), then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
             queue=queue, priority=priority, delay=delay, stripes=1, meta=meta, events=events,
@@ -378,8 +379,8 @@ class AsyncApp:
     async def _new(self, task: Task[..., Any], policy: Policy, **options: Any) -> NewJob:
         await asyncio.to_thread(lambda: self.store.buckets)
         if running_part() is None:
-            return self._app._new_job(task, policy, **options)
-        return await asyncio.to_thread(lambda: self._app._new_job(task, policy, **options))
+            return self._app._maker.new_job(task, policy, **options)
+        return await asyncio.to_thread(lambda: self._app._maker.new_job(task, policy, **options))
 
     async def _create(self, new: NewJob, spool: Spool, within: Any) -> None:
         if within is None:
