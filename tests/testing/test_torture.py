@@ -42,6 +42,8 @@ def test_a_storm_loses_nothing_and_counts_nothing_twice(store_url: str) -> None:
         return (
             faults.get("kills", 0) >= 5 and faults.get("zombies", 0) >= 1 and history.stale[0] >= 1
             and len(history.begun) > 20 and all(faults.get(cut) for cut in cuts)
+            and len(history.started) > 0 and len(history.mails) > 0
+            and max(history.effect_calls.values(), default=0) > 1
         )  # fmt: skip
 
     account = run.torture(
