@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -55,6 +56,7 @@ class App:
         self.effects: dict[str, EffectHandler] = {}
         self.schedules: dict[str, Schedule] = {}
         self.max_parts = max_parts
+        self.leaving: list[threading.Thread] = []
         self._listeners = Listeners()
         self._maker = Maker(self, self._listeners)
 
@@ -255,8 +257,10 @@ class App:
         within: a psycopg, apsw or sqlite3 connection whose open transaction shall hold the job.
         stream: write the parts in chunks while ``items`` is still being read; they run at once, and the job can end
         only after the last, unless its rules or an operator end it: then no further item is read. Default: nothing is
-        written before all items are read and checked, then all in one transaction. run: let `Job.wait` and `Job.result`
-        run the parts in this process.
+        written before all items are read and checked, then all in one transaction.
+        run: `Job.wait` and `Job.result` work in this process until the job has ended, as `run_worker` would: on its
+        parts, and on what else the queues of these tasks hold. What they still run then they finish behind the return;
+        `close` and the end of the process wait for that, as for a worker that is stopped.
         events: what the job tells beside its end: `Events`.
         grows: running parts may add parts to the job with `Part.spawn`, each item once by its key (`App.task`): True,
         or the most parts that it may come to have (default ``max_parts``).
@@ -452,7 +456,10 @@ class App:
         Worker(self, queues=queues, concurrency=concurrency).run(until_idle=until_idle)
 
     def close(self) -> None:
-        """Close the connections. The application can be used again afterwards."""
+        """Close the connections. The application can be used again afterwards. Parts that a `Job.wait` has begun in
+        this process are waited for."""
+        while self.leaving:
+            self.leaving.pop().join()
         self.store.close()
 
     def __enter__(self) -> App:

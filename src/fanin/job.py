@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,11 @@ from fanin.runtime.patience import Patience
 from fanin.runtime.task import Application, check_attempts
 from fanin.runtime.timeline import explanation
 from fanin.runtime.whoever import whoever
+
+log = logging.getLogger("fanin")
+
+PARTING_SECONDS = 0.25
+"""A worker that has nothing to finish has ended sooner."""
 
 Look = TypeVar("Look", Progress, FlowRow, FlowProgress)
 
@@ -285,22 +291,30 @@ def check_parts(parts: Sequence[int] | None) -> None:
 
 
 class LocalWorker:
-    """A worker in a thread of this process, for as long as somebody waits."""
+    """A worker in a thread of this process, for as long as somebody waits.
+
+    What it still runs then, of whatever job, it runs to its end, but nobody waits for that but `App.close` and the end
+    of the process.
+    """
 
     def __init__(self, app: Application, wanted: bool) -> None:
+        self._app = app
         self._problem: BaseException | None = None
+        self._left = False
         self._thread: threading.Thread | None = None
         if wanted:
             from fanin.runtime.worker import Worker
 
             self._worker = Worker(app)
-            self._thread = threading.Thread(target=self._work, name="fanin-local-worker", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="fanin-local-worker")
 
     def _work(self) -> None:
         try:
             self._worker.run()
         except BaseException as problem:
             self._problem = problem
+            if self._left:
+                log.exception("the worker of a program that waits no more has failed")
 
     def check(self) -> None:
         if self._problem is not None:
@@ -322,6 +336,10 @@ class LocalWorker:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._thread is not None:
-            self._worker.stop(now=kind is not None)  # whoever asked for a time-out does not wait for a grace
-            self._thread.join()
+        if self._thread is None:
+            return
+        self._worker.stop(now=kind is not None)  # whoever asked for a time-out does not wait for a grace
+        self._thread.join(None if kind is not None else PARTING_SECONDS)
+        if self._thread.is_alive():
+            self._left = True
+            self._app.leaving.append(self._thread)

@@ -269,3 +269,55 @@ def test_a_worker_keeps_nothing_of_what_it_has_done(app: fanin.App, kind: str) -
         executor: Any = worker._executors[kind]
         assert not (executor._busy if kind == "thread" else executor._waiting)
     assert after - before < 1_000_000, f"{after - before:,} bytes after 4 MB of results"
+
+
+def test_whoever_waited_for_a_job_does_not_wait_for_what_else_was_begun(app: fanin.App) -> None:
+    """`close` does: nothing is cut off, and nothing is done twice."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(attempts=1)
+    def slow(x: int) -> int:
+        begun.set()
+        assert go_on.wait(90)
+        return x
+
+    @app.task
+    def quick(x: int) -> int:
+        assert begun.wait(90)
+        return x
+
+    other = app.map(slow, [1])
+    assert list(app.map(quick, [1, 2], run=True).result()) == [1, 2]  # the other one is still running
+    (left,) = app.leaving
+    assert left.is_alive()
+    go_on.set()
+    app.close()
+    assert (app.leaving, left.is_alive()) == ([], False)
+    assert parts(app, other) == [("succeeded", False, 1, 0)]
+
+
+def test_the_end_of_a_process_waits_for_what_a_waiting_program_has_begun(tmp_path: Path) -> None:
+    program = f"""
+import threading, fanin
+app = fanin.App("sqlite:///{tmp_path / "left.db"}")
+begun, gone = threading.Event(), threading.Event()
+
+@app.task(attempts=1)
+def slow(x: int) -> int:
+    begun.set()
+    assert gone.wait(9)
+    return x
+
+@app.task
+def quick(x: int) -> int:
+    assert begun.wait(9)
+    return x
+
+app.map(slow, [1], key="slow")
+print(app.map(quick, [1], run=True).result())
+gone.set()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    with fanin.App(f"sqlite:///{tmp_path / 'left.db'}") as app:
+        assert app.job("slow").progress().succeeded == 1

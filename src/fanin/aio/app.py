@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -69,6 +70,10 @@ class AsyncApp:
     @property
     def effects(self) -> dict[str, EffectHandler]:
         return self._app.effects
+
+    @property
+    def leaving(self) -> list[threading.Thread]:
+        return self._app.leaving
 
     @property
     def max_parts(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -106,7 +107,8 @@ def _module_of(function: Callable[..., object]) -> str:
 
 
 class Application(Protocol):
-    """What workers and jobs need of an application: its database, its tasks and its schedules by name."""
+    """What workers and jobs need of an application: its database, its tasks and its schedules by name, and a place for
+    threads that still finish something when nobody waits for it any more."""
 
     @property
     def url(self) -> str: ...
@@ -118,6 +120,8 @@ class Application(Protocol):
     def schedules(self) -> Mapping[str, Declared]: ...
     @property
     def effects(self) -> dict[str, EffectHandler]: ...
+    @property
+    def leaving(self) -> list[threading.Thread]: ...
 
 
 def check_name(value: str, what: str) -> str:
