@@ -15,7 +15,7 @@ from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
 from fanin.job import Job, LocalWorker
-from fanin.protocol import close, flow, read, watching
+from fanin.protocol import flow, read, watching
 from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
@@ -413,7 +413,7 @@ class FlowRun:
         stopped = self._app.store.run(lambda: flow.cancel(self._bucket, self.id, reason))
         for step in self.steps() if stopped else ():
             if step.status == "running" and (job_id := step.job_id) is not None:
-                self._app.store.run(lambda: close.cancel(self._bucket, job_id, flow.STOPPED))
+                self._app.store.run(lambda: flow.end_running(self._bucket, job_id))
         return stopped
 
     def redrive(self, give_up_after: Duration | None = None) -> int:

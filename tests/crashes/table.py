@@ -968,6 +968,14 @@ def cancel_flow(stage: Stage) -> TxnFactory[bool]:
     return lambda: flow.cancel(BUCKET, flow_id, "enough")
 
 
+@row("flow.end_running", "the last job of a flow that was stopped")
+def end_running(stage: Stage) -> TxnFactory[bool]:
+    flow_id = stage.flow(CHAIN)
+    job_id = stage.step().job_id
+    stage.store.run(lambda: flow.cancel(BUCKET, flow_id))
+    return lambda: flow.end_running(BUCKET, job_id)
+
+
 @row("flow.give_up", "a flow whose deadline has passed")
 def give_up_flow(stage: Stage) -> TxnFactory[bool]:
     flow_id = stage.flow(CHAIN, give_up_after=-1.0)

@@ -118,7 +118,7 @@ def cancel(store: Store, flow_id: str, reason: str | None = None) -> bool:
 
 def cancel_left(store: Store) -> None:
     for job_id in store.read(lambda: flow.left_running(0)):
-        store.run(partial(close.cancel, 0, job_id))
+        store.run(partial(flow.end_running, 0, job_id))
 
 
 def end_stale(store: Store) -> list[str]:

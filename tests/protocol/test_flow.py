@@ -113,6 +113,17 @@ def test_a_stopped_flow_starts_nothing_and_is_not_stopped_again(store: Store) ->
     assert not store.run(lambda: flow.cancel(0, flow_id, "late"))
 
 
+def test_who_comes_late_to_end_a_stopped_flow_leaves_its_next_run_alone(store: Store) -> None:
+    flow_id = start(store, CHAIN)
+    store.run(lambda: flow.cancel(0, flow_id))
+    (job_id,) = store.read(lambda: flow.left_running(0))
+    assert store.run(lambda: flow.end_running(0, job_id))
+    assert not store.run(lambda: flow.end_running(0, job_id))
+    assert again(store, flow_id) == 2
+    assert not store.run(lambda: flow.end_running(0, job_id))
+    assert states(store, flow_id) == {"a": "running", "b": "waiting", "c": "waiting"}
+
+
 def test_what_is_said_of_no_flow_or_in_no_words_is_refused(store: Store) -> None:
     nowhere = "01980000-0000-7000-8000-0000000000ff"
     for ask in (

@@ -9,7 +9,8 @@ import msgspec
 from fanin.protocol import flow
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
-from tests.races.arena import Arena, canceller, giver_up, skipper, sweeper
+from fanin.testing.stepper import Script
+from tests.races.arena import Arena, canceller, giver_up, said, skipper, sweeper
 from tests.races.races_flows import SHORT, ends, once_each
 from tests.races.races_nested import held_again, nester, two_wait, waits
 from tests.races.races_schedules import actor, verb
@@ -77,6 +78,27 @@ def step_and_left_running(arena: Arena) -> list[Actor]:
     step = arena.step()
     arena.store.run(lambda: flow.cancel(BUCKET, flow_id))
     return [arena.succeeds("A", step), canceller("C", step.job_id)]
+
+
+def goes_on(arena: Arena, run: Run) -> list[str]:
+    """The run that was opened last has not been stopped."""
+    rows = select(arena.store, "SELECT f.status, f.run FROM fanin.flow AS f WHERE f.run < 2 OR f.status <> 'running'")
+    return ended_once(arena, run) + [f"stopped in another run: {row}" for row in rows]
+
+
+@race("a stopped flow that is ended by two, of whom one runs it again", "A=ENDED C=2", "A=LATE C=2", also=goes_on,
+      **SHORT)  # fmt: skip
+def left_running_and_again(arena: Arena) -> list[Actor]:
+    """Who comes late cancels a step of the next run."""
+    flow_id = arena.flow({"a": "", "b": "a"})
+    job_id = arena.step().job_id
+    arena.store.run(lambda: flow.cancel(BUCKET, flow_id))
+
+    def end_and_again() -> Script:
+        yield lambda: flow.end_running(BUCKET, job_id)
+        return str((yield lambda: flow.run_again(BUCKET, flow_id, 1)))
+
+    return [said("A", lambda: flow.end_running(BUCKET, job_id), "ENDED", "LATE"), Actor("C", end_and_again)]
 
 
 @three(

@@ -262,7 +262,7 @@ class Stage:
             for job_id in self.store.read(lambda: close.stale(BUCKET)):
                 busy += self.store.run(partial(close.too_old, BUCKET, job_id))
             for job_id in self.store.read(lambda: flow.left_running(BUCKET)):
-                busy += self.store.run(partial(close.cancel, BUCKET, job_id))
+                busy += self.store.run(partial(flow.end_running, BUCKET, job_id))
             if not busy and not claims:
                 return
         raise AssertionError(f"still not at rest after {ROUNDS} rounds")

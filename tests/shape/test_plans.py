@@ -165,6 +165,7 @@ def hot(job_id: str) -> list[Statement]:
         advance.SQL.restless(bucket=0, job_id=job_id),
         advance.SQL.unsure(bucket=0, job_id=job_id),
         flow.SQL.overdue_flows(bucket=0, limit=100),
+        flow.SQL.is_stopped(bucket=0, job_id=job_id),
         flow.SQL.newest(bucket=0, status=None, limit=20),
         flow.SQL.row(bucket=0, id=FLOW),
         watching.SQL.jobs(bucket=0, expand="fanin.expand", rows=[(job_id,)]),

@@ -123,8 +123,19 @@ def overdue(bucket: int) -> Txn[list[str]]:
 
 
 def left_running(bucket: int) -> Txn[list[str]]:
-    """Jobs of stopped flows, to be cancelled."""
+    """Jobs of stopped flows, to `end_running`."""
     return [job_id for (job_id,) in (yield SQL.left_running(bucket=bucket, limit=limits.REAP_PARTS))]
+
+
+def end_running(bucket: int, job_id: str) -> Txn[bool]:
+    """Cancel a job of a stopped flow. False if it has ended, or its flow is in a later run than that which was stopped.
+
+    As long as its stripes are held the job does not end, so a flow that is ending stays in its run until we commit.
+    """
+    yield close.SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
+    if not (yield SQL.is_stopped(bucket=bucket, job_id=job_id)):
+        return False
+    return (yield from close.cancel(bucket, job_id, STOPPED))
 
 
 def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None = None) -> Txn[int]:

@@ -47,12 +47,18 @@ ORDER BY give_up_at LIMIT :limit;
 SELECT give_up_at <= fanin.clock() FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id;
 
 -- name: left_running
--- Jobs of flows that are ending: each is cancelled in a transaction of its own, and its end moves the flow on.
+-- Jobs of flows that are ending: each is cancelled in a transaction of its own, under its guard, and its end moves the flow
+-- on.
 SELECT s.job_id FROM fanin.flow AS f --pg
 SELECT s.job_id FROM fanin.flow AS f INDEXED BY fanin.flow_ending --lite
 JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = f.id AND s.status = 'running'
 WHERE f.bucket = :bucket AND f.status = 'ending'
 ORDER BY s.job_id LIMIT :limit;
+
+-- name: is_stopped
+-- Whether the flow of a job is still to be ended, asked under the locks of all stripes of the job.
+SELECT 1 FROM fanin.job AS j JOIN fanin.flow AS f ON f.bucket = :bucket AND f.id = j.flow_id
+WHERE j.bucket = :bucket AND j.id = :job_id AND f.status = 'ending';
 
 -- name: steps
 -- All steps, for a new run.

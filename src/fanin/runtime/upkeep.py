@@ -55,7 +55,7 @@ def tend(store: Store, bucket: int, look: lease.Look) -> bool:
             busy = _done(store, job_id, partial(progress.tell, bucket, job_id)) or busy
     if look.flows_ending or busy:
         for job_id in store.read(lambda: flow.left_running(bucket)):
-            busy = _done(store, job_id, partial(close.cancel, bucket, job_id, flow.STOPPED)) or busy
+            busy = _done(store, job_id, partial(flow.end_running, bucket, job_id)) or busy
     if look.unswept or look.orphaning or busy:
         busy = _end_below(store, bucket) or busy
     if look.walking:  # a portion each: a job of a million parts must not hold up what is due
