@@ -73,6 +73,70 @@ def splitter_of(app: fanin.App) -> fanin.Task[..., Any]:
     return next(task for name, task in app.tasks.items() if name.endswith(".split"))
 
 
+OVER_A_STEP: dict[str, tuple[int, dict[str, Any], str]] = {
+    "width": (4, {}, "more than 3 parts, which is the limit: put several items in one part"),
+    "quorum": (2, {"quorum": 3}, "quorum=3 of 2 parts can never be reached"),
+}
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("name", OVER_A_STEP)
+def test_what_a_step_returns_is_mapped_over_within_the_bounds_of_the_application(
+    migrated_url: str, name: str, inline: bool
+) -> None:
+    items, options, said = OVER_A_STEP[name]
+    with fanin.App(migrated_url, max_parts=3) as app:
+
+        @app.task
+        def numbers(count: int) -> list[int]:
+            return list(range(count))
+
+        @app.task
+        def keep(number: int) -> int:
+            return number
+
+        flow = app.flow("bounds", fail_fast=False)
+        flow.map(keep, flow.step(numbers, items, name="some"), name="too many", **options)
+        flow.map(keep, flow.step(numbers, 3, name="three"), name="enough")
+        run = flow.start()
+        if inline:
+            Inline(app).run_until_idle()
+        else:
+            work(app)
+        states = {step.name: step.status for step in run.steps()}
+        assert states == {"some": "done", "too many": "failed", "three": "done", "enough": "done"}
+        (job_id,) = (step.job_id for step in run.steps() if step.name == "too many")
+        assert job_id is not None
+        refused(app, app.job(job_id), said)
+        assert list(run.job("enough").results()) == [0, 1, 2]
+
+
+def test_what_was_done_is_undone_however_narrow_the_application_has_become(migrated_url: str) -> None:
+    def declare(app: fanin.App) -> tuple[fanin.Task[..., Any], fanin.Task[..., Any]]:
+        @app.task(name="keep")
+        def keep(number: int) -> int:
+            if number < 0:
+                raise fanin.Permanent("no")
+            return number
+
+        @app.task(name="take back")
+        def take_back(number: int) -> None:
+            pass
+
+        return keep, take_back
+
+    with fanin.App(migrated_url) as app:
+        keep, take_back = declare(app)
+        flow = app.flow("wide")
+        flow.step(keep, -1, name="bad", after=flow.map(keep, range(5), name="wide", undo=take_back))
+        run_id = flow.start().id
+    with fanin.App(migrated_url, max_parts=3) as narrow:
+        declare(narrow)
+        work(narrow)
+        run = narrow.flow_run(run_id)
+        assert {step.name: step.status for step in run.steps()} == {"wide": "undone", "bad": "nothing_to_undo"}
+
+
 @pytest.mark.parametrize("then", [False, True])
 def test_a_tree_that_is_too_deep_ends_with_a_refused_job(
     app: fanin.App, monkeypatch: pytest.MonkeyPatch, then: bool

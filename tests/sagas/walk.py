@@ -13,7 +13,7 @@ from fanin.protocol import advance, effect, finish, flow, lease
 from fanin.runtime import upkeep
 from fanin.runtime.effects import perform
 from fanin.runtime.executors import run_handler
-from fanin.runtime.expand import BUILT_IN
+from fanin.runtime.expand import tasks_of
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.part import Part
 from fanin.stores.base import Store
@@ -83,7 +83,7 @@ class Walk:
         self.doubtful = bool(outside.silent or outside.stuck)
         """Whether it may be that only a person can say what has happened, or undo it."""
         self._hand: list[Claim] = []
-        self._tasks = {**BUILT_IN, **firm.app.tasks}
+        self._tasks = tasks_of(firm.app)
         points.start(-1, lambda: None)
         plan = firm.app.flow(shape, **options)
         SHAPES[shape].declare(firm, plan)

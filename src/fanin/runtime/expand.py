@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain import limits, policy
 from fanin.domain.errors import Permanent, RetryLater
-from fanin.domain.flows import BATCH, BATCH_ATTEMPTS, EXPAND, Plan
+from fanin.domain.flows import BATCH, BATCH_ATTEMPTS, EXPAND, EXPAND_ATTEMPTS, Plan
 from fanin.domain.model import NESTED
 from fanin.protocol import advance, read
 from fanin.runtime.fanout import FanOut
 from fanin.runtime.joined import texts
 from fanin.runtime.outputs import LARGE, large_result
 from fanin.runtime.part import current
-from fanin.runtime.task import Task
+from fanin.runtime.task import Application, Task
 from fanin.stores.base import Store
 
 SOON_SECONDS = 0.5
@@ -34,9 +35,10 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def _expand(order: Order) -> FanOut:
-    plan, store = order.plan, current().store
+    plan, store, width = order.plan, current().store, current().max_parts
     sources = [source["job_id"] for source in order.sources if source is not None]
-    if plan.what == "undo":
+    if plan.what == "undo":  # of all that was done, whatever was allowed then
+        width = limits.JOB_WIDTH_PARTS
         (job_id,) = sources
         _refuse_unsettled(store, job_id)
         payloads: Iterator[str] = (f"[{text}]" for text in results_below(store, job_id, everything=True))
@@ -44,7 +46,7 @@ def _expand(order: Order) -> FanOut:
         payloads = iter(plan.given) if plan.what == "given" else _payloads(store, sources, plan.what == "items")
     return FanOut(
         payloads=payloads, task=plan.task, queue=plan.queue, attempts=plan.attempts, priority=plan.priority,
-        policy=plan.policy, give_up_after=plan.give_up_after,
+        policy=plan.policy, give_up_after=plan.give_up_after, quorum=policy.decode(plan.policy).quorum, width=width,
     )  # fmt: skip
 
 
@@ -119,8 +121,8 @@ def _batch(number: int) -> FanOut:
     return FanOut(payloads=(), task=BATCH, queue="", attempts=1, priority=0, standing=True)
 
 
-BUILT_IN: dict[str, Task[..., Any]] = {
-    EXPAND: Task(_expand, name=EXPAND, attempts=100),
-    BATCH: Task(_batch, name=BATCH, attempts=BATCH_ATTEMPTS),
-}
-"""Tasks that every worker knows."""
+def tasks_of(app: Application) -> dict[str, Task[..., Any]]:
+    """The tasks that a worker of the application knows: its own, and the built-in ones."""
+    expand = Task(_expand, name=EXPAND, attempts=EXPAND_ATTEMPTS)
+    expand.max_parts = app.max_parts
+    return {EXPAND: expand, BATCH: Task(_batch, name=BATCH, attempts=BATCH_ATTEMPTS), **app.tasks}

@@ -51,6 +51,11 @@ class Part:
         return self._store
 
     @property
+    def max_parts(self) -> int:
+        """The width that the application allows a job, for built-in tasks."""
+        return limits.JOB_WIDTH_PARTS if self._task is None else self._task.max_parts
+
+    @property
     def job_id(self) -> str:
         return self._claim.job_id
 

@@ -107,8 +107,8 @@ def _module_of(function: Callable[..., object]) -> str:
 
 
 class Application(Protocol):
-    """What workers and jobs need of an application: its database, its tasks and its schedules by name, and a place for
-    threads that still finish something when nobody waits for it any more."""
+    """What workers and jobs need of an application: its database, its tasks and its schedules by name, its bound, and a
+    place for threads that still finish something when nobody waits for it any more."""
 
     @property
     def url(self) -> str: ...
@@ -122,6 +122,8 @@ class Application(Protocol):
     def effects(self) -> dict[str, EffectHandler]: ...
     @property
     def leaving(self) -> list[threading.Thread]: ...
+    @property
+    def max_parts(self) -> int: ...
 
 
 def check_name(value: str, what: str) -> str:

@@ -23,7 +23,7 @@ from fanin.protocol.steps import Txn
 from fanin.runtime import purge, sweeper
 from fanin.runtime.children import refuse_while_starting
 from fanin.runtime.executors import KINDS, Loop, Processes, Running, Threads, require_pebble, timed_out
-from fanin.runtime.expand import BUILT_IN
+from fanin.runtime.expand import tasks_of
 from fanin.runtime.heart import Heart
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
@@ -75,7 +75,7 @@ class Worker:
             require_pebble()
         self.store = app.store
         self._schedules = app.schedules
-        self.tasks = {**BUILT_IN, **app.tasks}
+        self.tasks = tasks_of(app)
         if isinstance(queues, str):
             raise BadOption(f"queues={queues!r}: give a list of names, as in queues=[{queues!r}]")
         self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))

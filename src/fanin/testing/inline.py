@@ -21,7 +21,7 @@ from fanin.protocol import effect, finish, lease
 from fanin.runtime import outcome, part, upkeep
 from fanin.runtime.effects import MARGIN_SECONDS, perform
 from fanin.runtime.executors import run_handler
-from fanin.runtime.expand import BUILT_IN
+from fanin.runtime.expand import tasks_of
 from fanin.runtime.joined import join
 from fanin.runtime.outcome import Outcome
 from fanin.runtime.part import Part
@@ -87,7 +87,7 @@ class Inline:
         self.clock = Clock(app.store)
         self.ahead = 0.0
         """Seconds by which the clock has been moved."""
-        self._tasks = {**BUILT_IN, **app.tasks}
+        self._tasks = tasks_of(app)
         self._leases = {task.name: task.lease for task in self._tasks.values()}
         self._queues = sorted({"default", *(task.queue for task in app.tasks.values())})
 
