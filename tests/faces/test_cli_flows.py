@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 import fanin
 from fanin.cli import exits, main
+from fanin.domain import identity
 from tests.protocol import flows
 
 
@@ -64,7 +66,7 @@ def test_flows_are_listed_and_drawn(app: fanin.App, run: fanin.FlowRun, capsys: 
     assert "│     to be undone by a person: call the airline" in lines
     assert f"├─ seats nothing_to_undo 3/3 ← rows  job {seats}" in lines
     assert lines[-2:] == [
-        f"└─ hotel nothing_to_undo ← seats  job {run.job('hotel').id[:13]}",
+        f"└─ hotel failed, nothing_to_undo ← seats  job {run.job('hotel').id[:13]}",
         "part 0 failed at attempt 1: Permanent: no room",
     ]
     with pytest.raises(fanin.JobFailed, match=r"needs_attention: step 'hotel': .*Permanent: no room"):
@@ -83,6 +85,113 @@ def test_a_flow_is_drawn_for_mermaid_and_for_programs(app: fanin.App, run: fanin
     assert shown["steps"][0]["manual"] == "call the airline"
     counts = [tuple(step[name] for name in ("job", "parts", "done", "failed")) for step in shown["steps"][2:]]
     assert counts == [(run.job("seats").id, 3, 3, 0), (run.job("hotel").id, 1, 1, 1)]
+    assert [step["job_status"] for step in shown["steps"]] == ["completed", "completed", "completed", "failed"]
+    assert 's3["hotel<br/>failed, nothing_to_undo"]' in drawn
+
+
+@pytest.fixture
+def mapped(app: fanin.App) -> fanin.Flow:
+    """A flow whose second step maps over the first."""
+
+    @app.task
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    @app.task(name="shop.double")
+    def double(number: int) -> int:
+        return number * 2
+
+    flow = app.flow("shop", key="möbel")
+    flow.map(double, flow.step(rows, 3, name="rows"), name="zählen", quorum=5)
+    return flow
+
+
+def test_a_map_that_failed_says_why(app: fanin.App, mapped: fanin.Flow, capsys: Any) -> None:
+    run = mapped.start()
+    app.run_worker(until_idle=True)
+    drawn = said(app, capsys, "show", "möbel").splitlines()
+    assert drawn[-2:] == [
+        f"  └─ zählen failed 3/3 ← rows  job {run.job('zählen').id[:13]}",
+        "        quorum of 5 not reached: 3 of 3 parts succeeded",
+    ]
+
+
+def test_the_built_in_job_of_a_map_is_called_by_what_it_is_for(app: fanin.App, mapped: fanin.Flow, capsys: Any) -> None:
+    run = mapped.start()
+    app.run_worker(until_idle=True)
+    first = run.steps()[1].job_id
+    assert first is not None
+    listed = said(app, capsys, "jobs")
+    assert re.search(rf"{first[:13]}  items of shop.double +failed", listed)
+    assert "fanin.expand" not in listed
+    shown = said(app, capsys, "show", first)
+    assert "task       fanin.expand: items of shop.double   queue" in shown
+    assert "part 0 (items of shop.double) failed at attempt 1" in shown
+    assert {row["task"] for row in json.loads(said(app, capsys, "jobs", "--json"))} >= {"fanin.expand", "shop.double"}
+
+
+def test_a_map_over_what_is_no_list_says_so(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="one")
+    def one(text: str) -> Any:
+        return text
+
+    @app.task(name="each")
+    def each(text: str) -> str:
+        return text
+
+    flow = app.flow("odd")
+    flow.map(each, flow.step(one, "x"), name="each")
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    drawn = said(app, capsys, "show", run.id).splitlines()
+    assert drawn[-1].startswith("        its parts could not be made: Permanent: job ")
+    assert drawn[-1].endswith("did not return a list, so there is nothing to map over")
+
+
+def test_a_drawn_flow_tells_what_is_paused_and_what_was_abandoned(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="load")
+    def load(number: int) -> int:
+        return number
+
+    flow = app.flow("month", key="ma")
+    flow.step(load, 2, name="after", after=flow.map(load, range(30), name="laden"), on="any")
+    run = flow.start()
+    job = run.job("laden")
+    job.pause()
+    job.skip(0, result=1)
+    assert f"├─ laden running, paused 1/30  job {job.id[:13]}" in said(app, capsys, "show", "ma")
+    job.finish()
+    drawn = said(app, capsys, "show", "ma")
+    assert f"├─ laden done 1/30, 29 abandoned  job {job.id[:13]}" in drawn
+    step = json.loads(said(app, capsys, "show", "ma", "--json"))["steps"][0]
+    assert (step["done"], step["succeeded"], step["abandoned"], step["paused_at"]) == (30, 1, 29, None)
+    assert re.search(r"completed, partial +1/30 +0", said(app, capsys, "jobs"))
+
+
+def test_an_undo_that_failed_says_why_and_names_the_job_to_look_at(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="book")
+    def book(what: str) -> str:
+        return what
+
+    @app.task(name="unbook", attempts=1)
+    def unbook(what: str) -> None:
+        raise RuntimeError(f"cannot unbook {what}")
+
+    @app.task(name="close", attempts=1)
+    def close(what: str) -> None:
+        raise fanin.Permanent("the ledger is locked")
+
+    flow = app.flow("payroll", key="november")
+    flow.step(close, "x", name="close", after=flow.step(book, "a room", name="book it", undo=unbook))
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    made = identity.nested_id(str(run.steps()[0].undo_job_id), 0)[:13]
+    for words in (["show", "november"], ["saga"]):
+        told = said(app, capsys, *words)
+        assert "its undo failed: part 0 failed at attempt 1: RuntimeError: cannot unbook a room" in told
+        assert f"look at it: fanin show {made}\n" in told
+    assert "close failed, nothing_to_undo" in said(app, capsys, "show", "november")
+    assert "task       unbook" in said(app, capsys, "show", made)
 
 
 def test_the_story_of_a_flow_is_told_in_order(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:

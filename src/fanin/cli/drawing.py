@@ -6,25 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from fanin.cli import exits
 from fanin.cli.options import Common, console, print_json
-from fanin.cli.tables import moment, short
+from fanin.cli.steps import BAD, look, stands, why
+from fanin.cli.tables import moment, short, under
 from fanin.domain.durations import span
 from fanin.domain.errors import UnknownJob
-from fanin.domain.flows import EXPAND
-from fanin.domain.model import NESTED_FAILED
-from fanin.protocol import read
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     import fanin
+    from fanin.cli.steps import Seen
     from fanin.domain.flows import FlowRow, StepRow
-    from fanin.domain.model import Below, Failure
 
 COLOURS = {
     "completed": "green", "done": "green", "undone": "green", "running": "cyan", "compensating": "magenta",
     "undoing": "magenta", "compensated": "yellow", "cancelled": "yellow", "ending": "yellow", "failed": "red",
     "undo_failed": "red", "manual": "red", "not_undone": "red",
-    "needs_attention": "red",
+    "needs_attention": "red", "paused": "yellow",
 }  # fmt: skip
 SHAPES = {
     "done": "green",
@@ -52,11 +50,11 @@ def show_flow(app: fanin.App, run: fanin.FlowRun, mermaid: bool, common: Common)
     """Draw the steps of a flow, layer by layer, with their states."""
     row, steps = run.row(), run.steps()
     if mermaid:
-        print(_mermaid(steps))
+        print(_mermaid(app, steps))
     elif common.json:
-        print_json(flow_facts(row) | {"steps": [step_facts(step) | _counts(run, step) for step in steps]})
+        print_json(flow_facts(row) | {"steps": [step_facts(step) | _counts(look(app, step.job_id)) for step in steps]})
     else:
-        _draw(console(common), app, run, row, steps)
+        _draw(console(common), app, row, steps)
     return exits.OK
 
 
@@ -80,14 +78,15 @@ def step_facts(step: StepRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _counts(run: fanin.FlowRun, step: StepRow) -> dict[str, Any]:
+def _counts(seen: Seen | None) -> dict[str, Any]:
     """The job whose parts are meant, and how far it is."""
-    if step.job_id is None:
-        return {"parts": None, "done": None, "failed": None}
-    job = run.job(step.name)
-    progress = job.progress()
+    if seen is None:
+        return dict.fromkeys(("parts", "done", "succeeded", "failed", "abandoned", "job_status", "paused_at"))
+    told = seen.progress
     return {
-        "job": job.id, "parts": progress.total, "done": progress.total - progress.remaining, "failed": progress.failed,
+        "job": seen.meant.id, "parts": told.total, "done": told.total - told.remaining, "succeeded": told.succeeded,
+        "failed": told.failed, "abandoned": told.abandoned, "job_status": seen.first.status,
+        "paused_at": seen.paused_at,
     }  # fmt: skip
 
 
@@ -106,7 +105,7 @@ def layers(steps: list[StepRow]) -> list[list[StepRow]]:
     return found
 
 
-def _draw(screen: Console, app: fanin.App, run: fanin.FlowRun, row: FlowRow, steps: list[StepRow]) -> None:
+def _draw(screen: Console, app: fanin.App, row: FlowRow, steps: list[StepRow]) -> None:
     from rich.markup import escape
 
     key = f" ({escape(row.key)})" if row.key else ""
@@ -116,7 +115,7 @@ def _draw(screen: Console, app: fanin.App, run: fanin.FlowRun, row: FlowRow, ste
     if row.give_up_at is not None and not row.ended:
         screen.print(f"  gives up {moment(row.give_up_at)}", style="dim")
     if row.reason:
-        screen.print(f"  {escape(row.reason)}", soft_wrap=True)
+        under(screen, "  ", escape(row.reason))
     names = {step.n: step.name for step in steps}
     drawn = layers(steps)
     for number, layer in enumerate(drawn):
@@ -126,61 +125,39 @@ def _draw(screen: Console, app: fanin.App, run: fanin.FlowRun, row: FlowRow, ste
             last = number == len(drawn) - 1 and step is layer[-1]
             before = " ← " + ", ".join(names[n] for n in step.after) if step.after else ""
             on = f" if {step.condition}" if step.condition != "ok" else ""
-            far, job, said = _far(app, run, step)
-            screen.print(
-                f"  {'└─' if last else '├─'} [bold]{escape(step.name)}[/] {coloured(step.status)}{escape(far)}"
-                f"[dim]{escape(before + on + job)}[/]",
-                soft_wrap=True,
-            )
-            for line in [*said, *wanted(step)]:
-                screen.print(f"  {' ' if last else '│'}     {escape(line)}", soft_wrap=True)
+            seen, undo = look(app, step.job_id), look(app, step.undo_job_id)
+            job = f"  job {short(seen.meant.id)}" if seen is not None else ""
+            head = f"[bold]{escape(step.name)}[/] {coloured(stands(step, seen, undo))}{seen.far if seen else ''}"
+            lead = f"  {' ' if last else '│'}     "
+            under(screen, lead, f"{head}[dim]{escape(before + on + job)}[/]", f"  {'└─' if last else '├─'} ")
+            said = why(app, seen) if seen is not None else None
+            for line in [*([said] if said else []), *wanted(app, step, undo)]:
+                under(screen, lead, escape(line))
 
 
-def _far(app: fanin.App, run: fanin.FlowRun, step: StepRow) -> tuple[str, str, list[str]]:
-    """How far the job of a step is, where it has more than one part; the job; and its first failure."""
-    if step.job_id is None:
-        return "", "", []
-    job = run.job(step.name)
-    progress, said = job.progress(), []
-    if step.status == "failed" or progress.failed:
-        found = app.store.read(lambda: read.failures(app.store.bucket(job.id), job.id, 0, limit=1))
-        for first in found:
-            below = below_of(app, job.id, first)
-            said.append(str(first).partition("\n")[0] + (f"; {below}" if below else ""))
-    far = f" {progress.total - progress.remaining}/{progress.total}"
-    if progress.total == 1 and step.spec.spec.task != EXPAND:
-        far = ""
-    failed = f", {progress.failed} failed" if far and progress.failed else ""
-    return far + failed, f"  job {short(job.id)}", said
-
-
-def below_of(app: fanin.App, job_id: str, failure: Failure) -> Below | None:
-    """What failed first at the bottom of the nested jobs, where a part failed with one."""
-    if failure.type != NESTED_FAILED:
-        return None
-    return app.store.read(lambda: read.below(app.store.bucket(job_id), job_id, failure.idx))
-
-
-def wanted(step: StepRow) -> list[str]:
+def wanted(app: fanin.App, step: StepRow, undo: Seen | None) -> list[str]:
     """What a person is asked to do, or has said."""
     if step.status == "manual" and step.undo is not None:
         return [f"to be undone by a person: {step.undo.manual}"]
-    if step.status == "undo_failed" and step.undo_job_id is not None:
-        return [f"its undo failed: fanin show {short(step.undo_job_id)}, then fanin saga retry, resolve or abandon"]
+    if step.status == "undo_failed" and undo is not None:
+        said = why(app, undo) if undo.meant.status in BAD else "something of it still stands"
+        return [f"its undo failed: {said}", f"look at it: fanin show {short(undo.meant.id)}"]
     return [f"note: {step.note}"] if step.note else []
 
 
-def coloured(status: str) -> str:
-    """A state as it stands on a terminal."""
-    colour = COLOURS.get(status)
-    return f"[{colour}]{status}[/]" if colour else status
+def coloured(state: str) -> str:
+    """A state as it stands on a terminal; one with more than a word by what asks for attention in it."""
+    colours = [COLOURS.get(word) for word in state.split(", ")]
+    colour = next((one for one in colours if one in ("red", "yellow")), colours[0])
+    return f"[{colour}]{state}[/]" if colour else state
 
 
-def _mermaid(steps: list[StepRow]) -> str:
+def _mermaid(app: fanin.App, steps: list[StepRow]) -> str:
     lines = ["flowchart LR"]
     for step in steps:
         name = step.name.replace('"', "'")
-        lines.append(f'    s{step.n}["{name}<br/>{step.status}"]')
+        state = stands(step, look(app, step.job_id), look(app, step.undo_job_id))
+        lines.append(f'    s{step.n}["{name}<br/>{state}"]')
     for step in steps:
         arrow = "-->" if step.condition == "ok" else f"-- {step.condition} -->"
         lines += [f"    s{before} {arrow} s{step.n}" for before in step.after]

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from fanin.cli import exits
 from fanin.cli.drawing import COLOURS, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
+from fanin.cli.steps import look
 from fanin.cli.tables import print_lines, short, text
 from fanin.domain.durations import span
 from fanin.domain.errors import BadOption, NotAllowedNow
@@ -131,7 +132,7 @@ def _attention(app: fanin.App, limit: int, common: Common) -> int:
     for row, steps in found:
         screen.print(f"flow {short(row.id)} {row.name}: {row.reason or row.cause}", markup=False)
         for step in (step for step in steps if step.status in STEP_STUCK):
-            for want in wanted(step):
+            for want in wanted(app, step, look(app, step.undo_job_id)):
                 screen.print(f"  step {step.name}: {want}", markup=False)
             if step.status == "manual":
                 verb = f"fanin saga resolve {short(row.id)} {step.name} --note 'what was done'"

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
+from fanin.cli.steps import purpose
 from fanin.cli.tables import STATUS_COLOURS, job_facts, name, number, print_lines, short, status, text
 from fanin.domain.durations import span
 from fanin.domain.errors import BadOption
@@ -33,6 +34,7 @@ def jobs(
     with open_app(common) as app:
         rows = app.jobs(state, limit)
         found = [(row, fanin.Job(app, row.id).progress()) for row in rows]
+        called = {} if common.json else {row.id: purpose(app, row) or name(row) for row in rows}
     if common.json:
         print_json([job_facts(row, progress) for row, progress in found])
         return exits.OK
@@ -43,10 +45,10 @@ def jobs(
     now = time.time()
     lines = []
     for row, progress in found:
-        done = f"{number(progress.total - progress.remaining)}/{number(progress.total)}"
+        done = f"{number(progress.succeeded + progress.failed)}/{number(progress.total)}"
         failed = text(number(progress.failed), "red" if progress.failed else None)
         ages = [text(span(now - row.created_at)), text(span((row.finished_at or now) - row.created_at))]
         stands = text(status(row), STATUS_COLOURS[row.status])
-        lines.append([text(short(row.id)), text(name(row)), stands, text(done), failed, *ages])
-    print_lines(screen, HEADINGS, lines, cut=1, right=range(3, 7))
+        lines.append([text(short(row.id)), text(called[row.id]), stands, text(done), failed, *ages])
+    print_lines(screen, HEADINGS, lines, cut=1, leave=(6, 5), right=range(3, 7))
     return exits.OK

@@ -8,8 +8,9 @@ import msgspec
 from cyclopts import Parameter
 
 from fanin.cli import exits
-from fanin.cli.drawing import below_of, flow_named, show_flow
+from fanin.cli.drawing import flow_named, show_flow
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
+from fanin.cli.steps import below_of, purpose
 from fanin.cli.tables import STATUS_COLOURS, job_facts, moment, number, short, status
 from fanin.domain.durations import span
 from fanin.domain.errors import BadOption, UnknownPart
@@ -67,7 +68,7 @@ def show(
         if common.json:
             print_json(facts)
         else:
-            _print(console(common), row, progress, facts, failed, below)
+            _print(console(common), row, progress, facts, failed, below, purpose(app, row))
     return exits.OK
 
 
@@ -78,6 +79,7 @@ def _print(
     facts: dict[str, Any],
     failed: list[Failure],
     below: dict[int, Below],
+    built_in: str | None,
 ) -> None:
     from rich.markup import escape
 
@@ -89,7 +91,7 @@ def _print(
     field("job", row.id)
     if row.key:
         field("key", row.key)
-    field("task", f"{row.task}   queue {row.queue}   run {row.run}")
+    field("task", (f"{row.task}: {built_in}" if built_in else row.task) + f"   queue {row.queue}   run {row.run}")
     screen.print(f"[bold]{'state':<10}[/] [{STATUS_COLOURS[row.status]}]{status(row)}[/]")
     if row.reason:
         field("reason", row.reason)
@@ -128,7 +130,7 @@ def _print(
         for failure in failed:
             first, _, rest = failure.message.partition("\n")
             under = f"; {below[failure.idx]}" if failure.idx in below else ""
-            given = escape(_input(failure.payload))
+            given = escape(f"({built_in})" if built_in else _input(failure.payload))
             screen.print(f"  part {failure.idx} {given} [red]{failure.status}[/] at attempt {failure.attempt}: "
                          f"{escape(failure.type)}: {escape(first)}{escape(under)}", soft_wrap=True)  # fmt: skip
             for text in rest.splitlines()[-5:]:

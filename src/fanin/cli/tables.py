@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LEAST_CHARS = 12
 """So much of a name stands on any terminal."""
+ROOM_CHARS = 20
+"""So much of it before a column that may be left out."""
 STATUS_COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "open": "cyan"}
 
 
@@ -84,14 +86,15 @@ def print_lines(
     leave: Sequence[int] = (),
     right: Collection[int] = (),
 ) -> None:
-    """A table in which a cut id, count or state would be wrong. Where it is too wide for the terminal, the columns
-    ``leave`` are left out, one after the other, and then the column ``cut`` alone gives way. ``right``: columns of
-    numbers."""
+    """A table in which a cut id, count or state would be wrong. Where it is too wide for the terminal, the column
+    ``cut`` alone gives way, after the columns ``leave`` were left out, one by one, if it would become too narrow.
+    ``right``: columns of numbers."""
     from rich.table import Table
 
     widths = {n: max(len(heading), *(line[n].cell_len for line in lines)) for n, heading in enumerate(headings)}
+    kept = min(widths[cut], ROOM_CHARS)
     for n in leave:
-        if sum(widths.values()) + 2 * (len(widths) - 1) > screen.width:
+        if sum(widths.values()) - widths[cut] + kept + 2 * (len(widths) - 1) > screen.width:
             del widths[n]
     room = max(screen.width - sum(widths.values()) - 2 * (len(widths) - 1) + widths[cut], LEAST_CHARS)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -101,3 +104,17 @@ def print_lines(
         line[cut].truncate(room, overflow="ellipsis")
         table.add_row(*(line[n] for n in widths))
     screen.print(table)
+
+
+def under(screen: Console, lead: str, markup: str, first: str | None = None) -> None:
+    """A text of one or more lines. On a terminal those that are too long go on below; all are indented by ``lead``, but
+    for the ``first``."""
+    from rich.text import Text
+
+    for line in Text.from_markup(markup).split("\n", allow_blank=True):
+        start = lead if first is None else first
+        fits = not screen.is_terminal or len(start) + line.cell_len <= screen.width
+        for piece in [line] if fits else line.wrap(screen, max(screen.width - len(lead), LEAST_CHARS)):
+            piece.rstrip()
+            screen.print(Text(lead if first is None else first).append_text(piece), soft_wrap=True)
+            first = None
