@@ -162,8 +162,8 @@ def adding(claim: Claim, *payloads: str) -> Report:
     return msgspec.structs.replace(succeed(claim), spawns=fresh(*payloads))
 
 
-def growing(stage: Stage, width: int = 10) -> list[Claim]:
-    job = stage.new(stripes=2, width=width)
+def growing(stage: Stage, width: int = 10, **options: Any) -> list[Claim]:
+    job = stage.new(stripes=2, width=width, **options)
     stage.store.run(lambda: submit.create(job, 2, lambda: [["1", "2"]]))
     return stage.claims(2)
 
@@ -184,6 +184,12 @@ def succeed_and_spawn(stage: Stage) -> TxnFactory[list[Settled]]:
 def succeed_and_spawn_too_much(stage: Stage) -> TxnFactory[list[Settled]]:
     one, two = growing(stage, width=3)
     return settling(adding(one, "a", "b"), adding(two, "b"))
+
+
+@row("finish.settle", "a failure that is judged by what the other part of a job that grows may still add")
+def fail_and_spawn(stage: Stage) -> TxnFactory[list[Settled]]:
+    one, _ = growing(stage, policy=Policy(quorum=5))
+    return settling(failure(one))
 
 
 @row("exchange.exchange", "a success that adds parts, which are claimed at once")

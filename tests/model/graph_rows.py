@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from fanin.domain import policy
 from fanin.domain.states import FLOW_LIVE
 from tests.model.world import Busy, Key, View
 
@@ -24,6 +25,8 @@ class Job(NamedTuple):
     step: int | None = None
     stale: str | None = None
     """What becomes of it if it has not started; `AGED`: it has ended so."""
+    width: int | None = None
+    """The most parts that it may come to have, if it grows."""
 
 
 class Stripe(NamedTuple):
@@ -121,6 +124,10 @@ def violations(rows: dict[Key, Any]) -> list[str]:
         events = sum(key[0] == "event" and key[1].startswith(f"job/{job_id}/") for key in rows)
         if events != row.run - (row.status == "running"):
             wrong.append(f"j2: {short} has {events} events in run {row.run}, {row.status}")
+        if row.width is not None and row.status == "failed" and stripe.closed:
+            rule = policy.decode(row.policy)
+            if stripe.failed <= policy.tolerated(rule, row.width):
+                wrong.append(f"{short} ended early with {stripe.failed} failures, of {row.width} it tolerates more")
         if row.stale == AGED and any(part.attempt > 0 for part in parts):
             wrong.append(f"{short} was begun, and ended for its age")
         if row.waiter is not None and row.status == "running":

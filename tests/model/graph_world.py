@@ -72,7 +72,7 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
 
     def counting_policy(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("job", v["job_id"]))
-        return [(row.policy, False)]
+        return [(row.policy, False, None if "grow.width" in self.missing else row.width)]
 
     def _lock_stripe(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         view.lock(("stripe", v["job_id"]))

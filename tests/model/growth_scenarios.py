@@ -23,9 +23,9 @@ def spawner(idx: int, *keys: str, now: bool = False) -> Op:
     )
 
 
-def growing(parts: int = 2) -> dict[Key, Any]:
+def growing(parts: int = 2, policy: str = "{}") -> dict[Key, Any]:
     """A job of held parts that may grow."""
-    rows: dict[Key, Any] = {("job", TOP): Job(), ("stripe", TOP): Stripe(parts)}
+    rows: dict[Key, Any] = {("job", TOP): Job(policy=policy, width=9), ("stripe", TOP): Stripe(parts)}
     return rows | {("part", TOP, idx): held("ab"[idx]) for idx in range(parts)}
 
 
@@ -43,11 +43,17 @@ def scheduled(asked: float | None = None) -> dict[Key, Any]:
     return {("schedule",): (0.0, None, None, asked)}
 
 
+A_THIRD = '{"tolerate_percent":33.4,"fail_fast":true}'
+
 GROWTH = [
     scenario("the last part spawns", growing(1), [spawner(0, "x")], [spawner(0, "x")], crashes=1),
     scenario("two spawn the same", growing(), [spawner(0, "x", "y")], [spawner(1, "y", "x")], crashes=1),
     scenario("one spawns at once beside the last other", growing(), [spawner(0, "x", now=True), said(TOP)],
              [spawner(1, "x")], crashes=1),
+    scenario("a failure of a share beside a spawner", growing(2, A_THIRD), [said(TOP, "fail")], [spawner(1, "x", "y")],
+             crashes=1),
+    scenario("a failure of a share beside a spawn at once", growing(2, A_THIRD), [said(TOP, "fail")],
+             [spawner(1, "x", "y", now=True), said(TOP, idx=1, claim="b")]),
     scenario("a spawn and the cancel of its job", growing(1), [spawner(0, "x", now=True)], [cancel(TOP), sweep(TOP)]),
     scenario("a spawner and the cancel of its job", growing(1), [spawner(0, "x")], [cancel(TOP), sweep(TOP)]),
 ]  # fmt: skip

@@ -226,7 +226,7 @@ class Rules:
         return [] if row is None else [(row[P_STATUS], row[ATTEMPT], row[CLAIM], row[RESULT] == v["result"], False)]
 
     def counting_policy(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        return [(view.job()[POLICY], False)]
+        return [(view.job()[POLICY], False, None)]
 
     def counting_lock_stripes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         if self.locks("judge.lock"):

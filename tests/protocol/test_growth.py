@@ -223,6 +223,60 @@ def test_a_quorum_ends_a_growing_job_and_what_was_spawned_is_abandoned(store: St
     assert ending(store, job_id) == ("completed", "partial")
 
 
+@pytest.mark.parametrize(
+    "rule", [Policy(quorum=5), Policy(tolerate_percent=10.0, fail_fast=True)], ids=["quorum", "share"]
+)
+@pytest.mark.parametrize("opened", [False, True], ids=["map", "open"])
+def test_what_live_parts_may_still_add_is_not_judged_as_missing(store: Store, rule: Policy, opened: bool) -> None:
+    if opened:
+        job_id = make_open(store, width=WIDE, policy=rule)
+        feed(store, job_id, 0, "0", "1")
+        seal(store, job_id, 2)
+    else:
+        job_id = make(store, 2, width=WIDE, policy=rule)
+    one, two = claim(store)
+    assert verdicts(store, failed(one)) == [Verdict.OK]
+    assert job(store, job_id).status == "running"
+    settle(store, adding(two, *map(str, range(10, 20))))
+    run_all(store)
+    assert job(store, job_id).status == "completed"
+
+
+@pytest.mark.parametrize(
+    "rule", [Policy(quorum=3), Policy(tolerate_percent=25.0, fail_fast=True)], ids=["quorum", "share"]
+)
+def test_what_not_even_a_job_of_full_width_could_reach_ends_it_early(store: Store, rule: Policy) -> None:
+    job_id = make(store, 3, width=4, policy=rule)
+    one, two, _ = claim(store)
+    settle(store, failed(one))
+    assert job(store, job_id).status == "running"
+    assert verdicts(store, failed(two)) == [Verdict.LAST]
+    assert ending(store, job_id) == ("failed", "too_many_failures")
+
+
+@pytest.mark.parametrize(
+    "rule", [Policy(fail_fast=True, tolerate=1), Policy(fail_fast=True, tolerate_percent=50.0, sample=2)]
+)
+def test_a_count_and_a_sample_say_the_same_whatever_may_still_come(store: Store, rule: Policy) -> None:
+    job_id = make(store, 3, width=WIDE, policy=rule)
+    one, two, _ = claim(store)
+    settle(store, failed(one))
+    assert job(store, job_id).status == "running"
+    assert verdicts(store, failed(two)) == [Verdict.LAST]
+    assert ending(store, job_id) == ("failed", "too_many_failures")
+
+
+@pytest.mark.parametrize(
+    "rule", [Policy(quorum=3), Policy(tolerate_percent=10.0, fail_fast=True)], ids=["quorum", "share"]
+)
+def test_a_growing_job_that_came_to_nothing_more_is_judged_at_its_end(store: Store, rule: Policy) -> None:
+    job_id = make(store, 2, width=WIDE, policy=rule)
+    one, two = claim(store)
+    settle(store, failed(one))
+    assert verdicts(store, done(two)) == [Verdict.LAST]
+    assert ending(store, job_id) == ("failed", "too_many_failures")
+
+
 def test_a_redrive_runs_the_spawner_again_and_adds_what_it_had_not(store: Store) -> None:
     job_id = make(store, 1, width=WIDE)
     (held,) = claim(store)

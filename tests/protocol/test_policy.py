@@ -42,6 +42,19 @@ def test_a_job_is_closed_early_only_when_nothing_that_may_still_come_would_chang
         assert (early.status, early.proceeds) == (natural.status, natural.proceeds)
 
 
+@given(RULES, COUNTS, st.integers(0, 50), st.data())
+def test_nor_a_growing_job_when_nothing_that_its_parts_may_still_add_would(
+    rule: Policy, counts: Counts, room: int, data: st.DataObject
+) -> None:
+    """Live parts may add up to ``room`` others, of which any may succeed."""
+    early = policy.close_early(rule, counts, counts.created + room)
+    added = data.draw(st.integers(0, room if counts.remaining else 0))
+    grown = counts._replace(created=counts.created + added, remaining=counts.remaining + added)
+    natural = policy.natural_end(rule, at_the_end(grown, data.draw(st.integers(0, grown.remaining))))
+    if early is not None:
+        assert (early.status, early.proceeds) == (natural.status, natural.proceeds)
+
+
 @given(RULES, COUNTS)
 def test_an_end_is_a_success_and_proceeds_or_a_failure_and_does_not(rule: Policy, counts: Counts) -> None:
     ending = policy.natural_end(rule, at_the_end(counts, counts.remaining))

@@ -118,6 +118,34 @@ def spawn_and_quorum(arena: Arena) -> list[Actor]:
     return [adds(arena, "A", one, "ab"), arena.succeeds("B", two)]
 
 
+@race("a spawn and a failure that is too much of what there is, not of what may come", "A=OK B=OK", preemptions=2)
+def spawn_and_failure_of_a_share(arena: Arena) -> list[Actor]:
+    """The failure could be judged as if the other part added nothing."""
+    _, (one, two) = growing(arena, policy=Policy(fail_fast=True, tolerate_percent=25.0))
+    return [adds(arena, "A", one, "ab"), arena.fails("B", two)]
+
+
+@race("a spawn at once and a failure without which the quorum is not there yet", "S=3 B=OK", preemptions=2)
+def spawn_now_and_no_quorum(arena: Arena) -> list[Actor]:
+    """The quorum could be given up, of which the parts that are being added are a part."""
+    _, (one, two) = growing(arena, policy=Policy(quorum=4))
+    return [adds_now("S", one, "abc"), arena.fails("B", two)]
+
+
+@race(
+    "two failures, and a spawn without room for the quorum",
+    "A=OK B=OK C=LAST",
+    "A=CLOSED B=OK C=LAST",
+    "A=OK B=LAST C=OK",
+    "A=CLOSED B=LAST C=OK",
+    preemptions=2,
+)
+def no_room_for_the_quorum(arena: Arena) -> list[Actor]:
+    """Neither failure alone says that a job of full width has no quorum: both could think so, or none."""
+    _, (one, two, three) = growing(arena, parts=3, width=5, policy=Policy(quorum=4))
+    return [adds(arena, "A", one, "ab"), arena.fails("B", two), arena.fails("C", three)]
+
+
 @race("two spawns, and room for one", "A=OK B=OK", preemptions=2)
 def room_for_one(arena: Arena) -> list[Actor]:
     """The job could come to have more parts than it may, since neither sees the other's."""

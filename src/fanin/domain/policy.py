@@ -19,8 +19,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     The default: all parts must succeed; a failure is judged when every part has ended. ``tolerate`` (a count) and
     ``tolerate_percent`` allow that many failures. ``fail_fast`` closes the job as soon as more have failed than
     tolerated; a percentage is judged against the parts that have ended once ``sample`` of them have, else against
-    all. ``quorum`` closes the job as a success once that many parts have succeeded. ``give_up`` says what a passed
-    ``give_up_at`` means: ``proceed`` with what arrived, or ``abandon``.
+    all that there are or may come. ``quorum`` closes the job as a success once that many parts have succeeded.
+    ``give_up`` says what a passed ``give_up_at`` means: ``proceed`` with what arrived, or ``abandon``.
     """
 
     tolerate: int = 0
@@ -41,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Counts(NamedTuple):
-    """The sums over a job's stripes, read under all of their locks. ``sealed``: no more parts can come."""
+    """The sums over a job's stripes, read under all of their locks. ``sealed``: none can come from outside."""
 
     created: int
     remaining: int
@@ -80,12 +80,17 @@ def tolerated(policy: Policy, total: int) -> float:
     return float(policy.tolerate)
 
 
-def close_early(policy: Policy, counts: Counts) -> Ending | None:
-    """The ending that the counts already decide while parts are still live, or None."""
+def close_early(policy: Policy, counts: Counts, width: int | None = None) -> Ending | None:
+    """The ending that the counts already decide while parts are still live, or None.
+
+    ``width``: the most parts of a job that grows. Live parts may add others, so what is judged against all parts is
+    judged against so many.
+    """
+    most = counts.created if width is None else width
     if policy.quorum is not None:
         if counts.succeeded >= policy.quorum:
             return Ending("completed", "partial", f"quorum of {policy.quorum} reached", True)
-        if counts.sealed and counts.succeeded + counts.remaining < policy.quorum:
+        if counts.sealed and counts.succeeded + counts.remaining + most - counts.created < policy.quorum:
             reason = f"quorum of {policy.quorum} cannot be reached: {counts.failed} of {counts.created} parts failed"
             return Ending("failed", "too_many_failures", reason, False)
         return None
@@ -96,7 +101,7 @@ def close_early(policy: Policy, counts: Counts) -> Ending | None:
     ended = counts.succeeded + counts.failed
     if policy.sample is not None and ended >= policy.sample and counts.failed > tolerated(policy, ended):
         return _too_many(policy, counts)
-    if counts.sealed and counts.failed > tolerated(policy, counts.created):
+    if counts.sealed and counts.failed > tolerated(policy, most):
         return _too_many(policy, counts)
     return None
 

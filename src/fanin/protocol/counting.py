@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,13 @@ NOBODY: Mapping[str, Sequence[Spawner]] = {}
 UNTOLD: Mapping[str, Sequence[Failed]] = {}
 
 
+class Rule(NamedTuple):
+    """What a job is judged by: its policy, and its width if it grows."""
+
+    policy: Policy
+    width: int | None
+
+
 class Counted(msgspec.Struct, frozen=True):
     """What a count found: jobs that were closed before and (job id, idx) of parts whose spawns are refused (in either
     case the batch must be rolled back), and how jobs end by it."""
@@ -62,14 +69,14 @@ def count(
     Goes through the jobs once for the stripes and once for the job rows, each time in ascending order.
     """
     tally = Counter(changes)
-    policies, told = yield from _of_failed(bucket, tally, failed)
+    rules, told = yield from _of_failed(bucket, tally, failed)
     closed: set[str] = set()
     refused: dict[tuple[str, int], Refused] = {}
     early: Endings = {}
     emptied: Counter[str] = Counter()
     for job_id, keys in groupby(sorted({key[:2] for key in tally}), key=lambda key: key[0]):
         grows = job_id in spawners
-        judges = grows or (job_id in policies and policies[job_id].judges_failures)
+        judges = grows or (job_id in rules and rules[job_id].policy.judges_failures)
         left: dict[int, tuple[int, bool]] = {}
         if judges:
             yield SQL.lock_stripes(bucket=bucket, job_id=job_id)
@@ -93,7 +100,7 @@ def count(
             left |= grown.left
         emptied[job_id] = sum(remaining == 0 and bool(sealed) for remaining, sealed in left.values())
         if judges and job_id not in closed:
-            verdict = yield from _judge(bucket, job_id, policies.get(job_id))
+            verdict = yield from _judge(bucket, job_id, rules.get(job_id))
             if verdict is not None:
                 early[job_id] = verdict
     if closed or refused:
@@ -106,7 +113,7 @@ def count_held(
 ) -> Txn[Counted]:
     """`count` for a caller that holds the stripes and has found them open; of the jobs in ``judging`` all of them."""
     tally = Counter(changes)
-    policies, told = yield from _of_failed(bucket, tally, failed)
+    rules, told = yield from _of_failed(bucket, tally, failed)
     counted: dict[tuple[str, int], Rows] = {}
     for job_id, stripe in sorted({key[:2] for key in tally}):  # all are sent before any is looked at
         counted[job_id, stripe] = yield SQL.count_down(**_numbers(bucket, tally, job_id, stripe), locked=True)
@@ -116,7 +123,7 @@ def count_held(
         emptied[job_id] += remaining == 0 and bool(sealed)
     early: Endings = {}
     for job_id in sorted(judging & emptied.keys()):
-        verdict = yield from _judge(bucket, job_id, policies.get(job_id))
+        verdict = yield from _judge(bucket, job_id, rules.get(job_id))
         if verdict is not None:
             early[job_id] = verdict
     return (yield from _decided(bucket, early, emptied, told))
@@ -124,16 +131,16 @@ def count_held(
 
 def _of_failed(
     bucket: int, tally: Mapping[Change, int], failed: Iterable[Failed]
-) -> Txn[tuple[dict[str, Policy], dict[str, list[Failed]]]]:
-    """Of the jobs with parts that have failed: their policies, and the parts, where the job has an event for each."""
-    policies: dict[str, Policy] = {}
+) -> Txn[tuple[dict[str, Rule], dict[str, list[Failed]]]]:
+    """Of the jobs with parts that have failed: their rules, and the parts, where the job has an event for each."""
+    rules: dict[str, Rule] = {}
     told: dict[str, list[Failed]] = {}
     for job_id in sorted({job_id for job_id, _, status in tally if status == "failed"}):
-        text, events = one((yield SQL.policy(bucket=bucket, job_id=job_id)))
-        policies[job_id] = policy.decode(text)
+        text, events, width = one((yield SQL.policy(bucket=bucket, job_id=job_id)))
+        rules[job_id] = Rule(policy.decode(text), width)
         if events:
             told[job_id] = sorted(part for part in failed if part[0] == job_id)
-    return policies, told
+    return rules, told
 
 
 def _numbers(bucket: int, tally: Mapping[Change, int], job_id: str, stripe: int) -> dict[str, Any]:
@@ -189,24 +196,25 @@ def _said(error: str | None) -> tuple[str, str]:
     return str(found.get("type", "")), str(found.get("message", ""))
 
 
-def _judge(bucket: int, job_id: str, known: Policy | None) -> Txn[tuple[Ending, Counts] | None]:
+def _judge(bucket: int, job_id: str, known: Rule | None) -> Txn[tuple[Ending, Counts] | None]:
     """The ending that the policy gives a job whose stripes are all locked, while parts of it live or may still come."""
-    rule = known or (yield from _policy(bucket, job_id))
+    rule = known or (yield from _rule(bucket, job_id))
     counts = yield from sums(bucket, job_id)
     more = counts.remaining > 0 or not counts.sealed
-    ending = policy.close_early(rule, counts) if more else None
+    ending = policy.close_early(rule.policy, counts, rule.width) if more else None
     return None if ending is None else (ending, counts)
 
 
 def natural_end(bucket: int, job_id: str) -> Txn[tuple[Ending, Counts]]:
     """How a job ends that has no live part."""
-    rule = yield from _policy(bucket, job_id)
+    rule = yield from _rule(bucket, job_id)
     counts = yield from sums(bucket, job_id)
-    return policy.natural_end(rule, counts), counts
+    return policy.natural_end(rule.policy, counts), counts
 
 
-def _policy(bucket: int, job_id: str) -> Txn[Policy]:
-    return policy.decode(one((yield SQL.policy(bucket=bucket, job_id=job_id)))[0])
+def _rule(bucket: int, job_id: str) -> Txn[Rule]:
+    text, _, width = one((yield SQL.policy(bucket=bucket, job_id=job_id)))
+    return Rule(policy.decode(text), width)
 
 
 def sums(bucket: int, job_id: str) -> Txn[Counts]:

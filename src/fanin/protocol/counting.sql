@@ -2,8 +2,9 @@
 -- Lock order: stripes by (job, stripe); jobs by id.
 
 -- name: policy
--- The join policy of a job, and whether its failures have events. Neither changes, so no lock is needed.
-SELECT policy, failure_events FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
+-- The join policy of a job, whether its failures have events, and the most parts that it may come to have if it grows. None
+-- of it changes, so no lock is needed.
+SELECT policy, failure_events, width FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
 
 -- name: lock_stripes
 -- A transaction that may close a job locks all of its stripes, ascending, before it writes one of them.
