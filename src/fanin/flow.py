@@ -21,6 +21,7 @@ from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
 from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.flow_timeline import flow_explanation
+from fanin.runtime.joined import first_failure
 from fanin.runtime.patience import Patience
 from fanin.runtime.payloads import Spool
 from fanin.runtime.successor import SUCCESSOR_PRIORITY
@@ -391,7 +392,8 @@ class FlowRun:
     def _first_failure(self) -> str:
         for step in self.steps():
             if step.job_id is not None and (job := self.job(step.name)).status == "failed":
-                return "".join(f": {failure}" for failure in job.failures()[:1])
+                first = first_failure(self._app.store, job.id, job.row().batch)
+                return "" if first is None else f": {first}"
         return ""
 
     def explain(self) -> Explanation:

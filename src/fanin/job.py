@@ -21,7 +21,7 @@ from fanin.domain.timeline import Explanation
 from fanin.protocol import close, deeds, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
-from fanin.runtime.joined import failures_of, outputs_of, values
+from fanin.runtime.joined import failures_of, first_failure, outputs_of, values
 from fanin.runtime.outputs import Output
 from fanin.runtime.patience import Patience
 from fanin.runtime.task import Application, check_attempts
@@ -121,7 +121,7 @@ class Job:
         self.wait(timeout)
         row = self.row()
         if row.status != "completed":
-            first = next(failures_of(self._app.store, self.id, row.batch), None)
+            first = first_failure(self._app.store, self.id, row.batch)
             raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
         found = list(self.results())
         return found[0] if row.sealed_parts == 1 and row.width is None and found else found

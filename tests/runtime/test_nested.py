@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -219,6 +221,28 @@ def test_a_failure_at_the_bottom_of_a_tree_is_named_at_its_top(app: fanin.App, d
     assert msgspec.json.decode(capsys.readouterr().out)["below"] == told
     assert main(["show", bottom(deep).id, "--json", "--url", app.url]) == 0
     assert [one["below"] for one in msgspec.json.decode(capsys.readouterr().out)["failures"]] == [None]
+
+
+def test_who_asks_for_a_result_is_told_what_failed_at_the_bottom(app: fanin.App, deep: fanin.Job) -> None:
+    named = f"; below it, job {re.escape(bottom(deep).id)} part 2: ValueError: not a page"
+    with pytest.raises(fanin.JobFailed, match=rf"part 1 failed at attempt 1: NestedFailed: job .*{named}"):
+        deep.result()
+
+    async def ask() -> None:
+        async with fanin.AsyncApp(app.url) as other:
+            await (await other.job(deep.id)).result()
+
+    with pytest.raises(fanin.JobFailed, match=named):
+        asyncio.run(ask())
+
+
+def test_who_asks_for_the_result_of_a_flow_is_told_what_failed_at_the_bottom(app: fanin.App, tasks: Any) -> None:
+    flow = app.flow("deep")
+    flow.step(named(tasks, "failing"), -1, name="nested")
+    run = flow.start()
+    work(app)
+    with pytest.raises(fanin.JobFailed, match=r"step 'nested': .*; below it, job .* part 1: Permanent: below zero"):
+        run.result()
 
 
 def test_a_level_of_a_tree_costs_one_statement(app: fanin.App, deep: fanin.Job) -> None:

@@ -20,7 +20,7 @@ from fanin.opened import Producer
 from fanin.protocol import close, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
 from fanin.runtime.codec import Codec
-from fanin.runtime.joined import value_of
+from fanin.runtime.joined import first_failure, value_of
 from fanin.runtime.outputs import LARGE, Output
 from fanin.runtime.patience import Patience
 from fanin.runtime.task import check_attempts
@@ -120,7 +120,7 @@ class AsyncJob:
         await self.wait(timeout)
         row = await self.row()
         if row.status != "completed":
-            first = next(iter(await self.failures()), None)
+            first = await asyncio.to_thread(first_failure, self._sync._app.store, self.id, row.batch)
             raise JobFailed(f"job {self.id} {row.status} ({row.outcome}): {first or row.reason}")
         found = [value async for value in self.results()]
         return found[0] if row.sealed_parts == 1 and row.width is None and found else found

@@ -9,7 +9,7 @@ import msgspec
 
 from fanin.domain import identity
 from fanin.domain.errors import UnknownJob
-from fanin.domain.model import NESTED, Failure, JobRow
+from fanin.domain.model import NESTED, NESTED_FAILED, Failure, JobRow
 from fanin.protocol import read
 from fanin.runtime.codec import Codec, joined_type
 from fanin.runtime.outputs import LARGE, Output, large_result, output_pages, renumbered
@@ -99,6 +99,18 @@ def failures_of(store: Store, job_id: str, batch: int | None) -> Iterator[Failur
     for piece, first in pieces(store, job_id, batch):
         for failure in failure_pages(store, piece):
             yield failure if batch is None else msgspec.structs.replace(failure, idx=first + failure.idx)
+
+
+def first_failure(store: Store, job_id: str, batch: int | None) -> str | None:
+    """The first part without a result, and why; with what failed first at the bottom of its nested job, if it has one."""
+    for piece, first in pieces(store, job_id, batch):
+        for failure in failure_pages(store, piece):
+            bucket, idx, below = store.bucket(piece), failure.idx, None
+            if failure.type == NESTED_FAILED:
+                below = store.read(lambda: read.below(bucket, piece, idx))
+            said = msgspec.structs.replace(failure, idx=first + idx)
+            return f"{said}; {below}" if below else str(said)
+    return None
 
 
 def _counts_below(store: Store, job_id: str) -> dict[str, int]:
