@@ -137,7 +137,7 @@ class FlowRules(Guards):
         ]
 
     def flow_steps(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        return [(key[1], row.status, json.dumps(row.after), row.job_id) for key, row in self._steps(view)]
+        return [(key[1], row.status, json.dumps(row.after), row.job_id, SPEC) for key, row in self._steps(view)]
 
     def flow_job_of(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("job", v["id"]))

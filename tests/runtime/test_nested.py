@@ -279,6 +279,33 @@ def test_what_failed_below_is_the_job_after_a_nested_one_too(app: fanin.App, tas
     assert below == Below(nested.successor.id, 0, "ValueError", "too much")
 
 
+def test_a_successor_below_that_is_run_again_has_its_own_deadline_and_not_that_of_the_job_before_it(
+    app: fanin.App, tasks: Any
+) -> None:
+    @app.task(attempts=1)
+    def joined(parts: fanin.Joined[int]) -> int:
+        raise ValueError("too much")
+
+    @app.task(attempts=1)
+    def above(hours: int) -> fanin.FanOut:
+        then = fanin.Successor(joined, give_up_after=f"{hours}h") if hours else joined
+        return fanin.current().fan_out(named(tasks, "leaf"), [1], then=then, give_up_after="5h")
+
+    job = app.map(above, [2, 0], tolerate=2)
+    for run in (1, 2):
+        work(app)
+        ended = job.row().finished_at or 0.0
+        found = []
+        for nested in job.children():
+            assert nested.successor is not None
+            row = nested.successor.row()
+            assert row.run == run
+            found.append(row.give_up_at and round((row.give_up_at - ended) / 3600, 1))
+        assert sorted(found, key=bool) == [None, 2.0]
+        if run == 1:
+            job.redrive()
+
+
 def test_a_nested_job_that_was_cancelled_says_all_at_the_part(app: fanin.App, tasks: Any, capsys: Any) -> None:
     @app.task(attempts=1)
     def above(number: int) -> fanin.FanOut:

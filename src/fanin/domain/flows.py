@@ -56,6 +56,10 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             return 0 if self.plan.what == "given" else 1
         return before if self.joins else 0
 
+    def give_up_after(self, first: bool) -> float | None:
+        """The deadline of its job. ``first``: it stands after no other, so of a mapping step that job has the items."""
+        return self.plan.give_up_after if first and self.plan is not None else self.spec.give_up_after
+
 
 class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What undoes a step: a plan for `EXPAND`, or a person who is told what to do (``manual``)."""

@@ -155,9 +155,11 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
 
     steps = yield SQL.steps(bucket=bucket, flow_id=flow_id)
     revived = []
-    for n, status, _, job_id in sorted(steps, key=lambda row: str(row[3])):
-        if status == "failed" and (yield from _revive(bucket, job_id, again)):
-            revived.append(n)
+    for n, status, after, job_id, spec in sorted(steps, key=lambda row: str(row[3])):
+        if status == "failed":
+            wait = msgspec.json.decode(spec, type=StepSpec).give_up_after(first=after == "[]")
+            if (yield from _revive(bucket, job_id, again, wait)):
+                revived.append(n)
     flow = yield from _locked(bucket, flow_id)
     if flow.run > run:
         raise Again(again)
@@ -169,7 +171,7 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
         [
             # What was too old when it would have started has had its job. It stays skipped.
             (n, "done" if status == "skipped" and job_id else status, msgspec.json.decode(after, type=list[int]))
-            for n, status, after, job_id in steps
+            for n, status, after, job_id, _ in steps
         ],
         revived,
     )
@@ -238,7 +240,7 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
     yield from flow.save()
 
 
-def _revive(bucket: int, job_id: str, of: TxnFactory[Any]) -> Txn[bool]:
+def _revive(bucket: int, job_id: str, of: TxnFactory[Any], give_up_after: float | None = None) -> Txn[bool]:
     """Run what failed of a job again, as a part of the transaction ``of``. False if there is nothing, or somebody else
     has opened a later run."""
     found = yield SQL.job_of(bucket=bucket, id=job_id)
@@ -248,7 +250,7 @@ def _revive(bucket: int, job_id: str, of: TxnFactory[Any]) -> Txn[bool]:
     if status not in JOB_ENDED:
         return False
     try:
-        opened = yield from redrive.redrive(bucket, job_id, run, attempts, owned=True)
+        opened = yield from redrive.redrive(bucket, job_id, run, attempts, None, give_up_after, owned=True)
     except Again:  # not only that: all of this
         raise Again(of) from None
     if opened != run + 1:

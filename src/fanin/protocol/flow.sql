@@ -61,8 +61,9 @@ SELECT 1 FROM fanin.job AS j JOIN fanin.flow AS f ON f.bucket = :bucket AND f.id
 WHERE j.bucket = :bucket AND j.id = :job_id AND f.status = 'ending';
 
 -- name: steps
--- All steps, for a new run.
-SELECT n, status, after, job_id FROM fanin.flow_step WHERE bucket = :bucket AND flow_id = :flow_id ORDER BY n;
+-- All steps, for a new run, and what those that have failed run.
+SELECT n, status, after, job_id, CASE WHEN status = 'failed' THEN spec END FROM fanin.flow_step
+WHERE bucket = :bucket AND flow_id = :flow_id ORDER BY n;
 
 -- name: job_of
 -- The run of a step's job that is to be followed by another.

@@ -13,9 +13,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from fanin.domain import identity, limits
 from fanin.domain.errors import LeaseLost
-from fanin.domain.model import Claim, NewJob
+from fanin.domain.model import Claim, NewJob, Spec
 from fanin.protocol import close, ending, redrive, split
 from fanin.protocol.steps import Again, Room, Txn, TxnFactory, one
 from fanin.protocol.submit import Chunks
@@ -62,11 +64,11 @@ def rejoin(held: Claim, job: NewJob) -> Txn[tuple[Nested, str]]:
 def _wait(
     held: Claim, job: NewJob, fresh: bool, again_from: TxnFactory[tuple[Nested, str]], before: int | None = None
 ) -> Txn[tuple[Nested, str]]:
-    last, status, run, attempts = yield from _last(job.bucket, job.id)
+    last, status, run, attempts, give_up_after = yield from _last(job)
     again = 0
     if status in ("failed", "cancelled") and (before is None or run < before):
         try:
-            again = yield from redrive.redrive(job.bucket, last, run, attempts, None, job.give_up_after, owned=True)
+            again = yield from redrive.redrive(job.bucket, last, run, attempts, None, give_up_after, owned=True)
         except Again:  # not only that: all of this
             raise Again(again_from) from None
         status = "running" if again else status
@@ -140,16 +142,17 @@ def forget(bucket: int, job_id: str, idx: int) -> Txn[bool]:
     return True
 
 
-def _last(bucket: int, job_id: str) -> Txn[tuple[str, str, int, int]]:
-    """(id, status, run, attempts) of the job, or of the last one that followed it."""
+def _last(job: NewJob) -> Txn[tuple[str, str, int, int, float | None]]:
+    """(id, status, run, attempts, deadline after its start) of the job, or of the last one that followed it."""
+    job_id, give_up_after = job.id, job.give_up_after
     while True:
-        status, _, run, successor, attempts = one((yield SQL.standing(bucket=bucket, id=job_id)))
+        status, _, run, successor, attempts = one((yield SQL.standing(bucket=job.bucket, id=job_id)))
         if status == "completed" and successor is not None:
             following = identity.successor_id(job_id, "then", run)
-            if (yield SQL.standing(bucket=bucket, id=following)):
-                job_id = following
+            if (yield SQL.standing(bucket=job.bucket, id=following)):
+                job_id, give_up_after = following, msgspec.json.decode(successor, type=Spec).give_up_after
                 continue
-        return job_id, status, int(run), int(attempts)
+        return job_id, status, int(run), int(attempts), give_up_after
 
 
 def _hold(held: Claim) -> Txn[None]:
