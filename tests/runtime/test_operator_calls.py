@@ -12,6 +12,7 @@ from fanin.cli import main
 from fanin.protocol import close
 from fanin.runtime.worker import Worker
 from fanin.stores.base import Store
+from tests.protocol.helpers import Clock, claim, retried, settle
 
 
 @pytest.fixture
@@ -162,3 +163,43 @@ def test_a_worker_whose_handler_thread_breaks_ends_instead_of_holding_its_parts_
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with pytest.raises(RuntimeError, match="a handler's thread has ended"):
         worker.run(until_idle=True)
+
+
+def now(job: fanin.Job) -> str:
+    moment = job.explain().timeline[-1]
+    assert moment.what == "now"
+    return moment.text
+
+
+def test_explain_says_how_the_live_parts_stand(app: fanin.App) -> None:
+    clock = Clock(app.store)
+
+    @app.task(name="part of it")
+    def work(number: int) -> int:
+        return number
+
+    job = app.map(work, range(5), queue="slow ones")
+    assert now(job) == "now running: 5 parts ready, the first of them for 0.0 s"
+    clock.advance(300)
+    assert now(job) == (
+        "now running: 5 parts ready, the first of them for 5 m; "
+        "it seems that no worker of queue slow ones has time and knows the task part of it"
+    )
+    held = claim(app.store, 2, queue="slow ones", tasks=["part of it"])
+    assert now(job) == "now running: 2 parts in hand, 3 parts ready, the first of them for 5 m"
+    settle(app.store, retried(held[0], delay=30.0))
+    in_hand, ready = "1 part in hand", "3 parts ready, the first of them for 5 m"
+    assert now(job) == f"now running: {in_hand}, {ready}, 1 part due later, the first of them in 30 s"
+    job.pause()
+    assert now(job) == "now running: 1 part in hand, 4 parts held back: the job is paused"
+    job.cancel()
+    assert all(moment.what != "now" for moment in job.explain().timeline)
+
+
+def test_explain_says_that_more_may_come(app: fanin.App) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    with app.open(work) as job:
+        assert now(app.job(job.id)) == "now open: no part is live; parts may still be added"

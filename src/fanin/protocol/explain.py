@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain import limits
 from fanin.domain.model import NESTED_FAILED, Below, JobRow
 from fanin.protocol import read
 from fanin.protocol.steps import Room, Row, Rows, Txn
@@ -30,6 +31,7 @@ class Known(msgspec.Struct, frozen=True):
     family: Rows
     workers: Rows
     troubled: Rows
+    live: Rows
     part: Row | None = None
     below: dict[tuple[int, int], Below] = {}
     """By (part, attempt) that failed with its nested job: what failed first at the bottom of that."""
@@ -55,13 +57,16 @@ def known(bucket: int, job_id: str, buckets: Iterable[int], idx: int | None = No
     ends = yield SQL.ends(bucket=bucket, job_id=job_id, shown=SHOWN)
     if not whole:
         found = yield SQL.part(bucket=bucket, job_id=job_id, idx=idx)
-        return Known(job, attempts, deeds, repairs, ends, (), (), (), found[0] if found else None, below)
+        return Known(job, attempts, deeds, repairs, ends, (), (), (), (), found[0] if found else None, below)
     family: list[Row] = []
     for other in buckets:
         family += yield SQL.family(bucket=other, job_id=job_id, shown=2 * SHOWN)
     workers = yield SQL.workers(bucket=bucket, job_id=job_id)
+    live: Rows = ()
+    if not job.ended:
+        live = yield SQL.live(bucket=bucket, job_id=job_id, held=limits.HELD_SECONDS)
     troubled = yield SQL.troubled(bucket=bucket, job_id=job_id, shown=SHOWN)
-    return Known(job, attempts, deeds, repairs, ends, family, workers, troubled, None, below)
+    return Known(job, attempts, deeds, repairs, ends, family, workers, troubled, live, None, below)
 
 
 def _below(bucket: int, job_id: str, attempts: Rows) -> Txn[dict[tuple[int, int], Below]]:

@@ -49,6 +49,15 @@ SELECT coalesce(worker, ''), count(*), sum(attempt), min(due_at), max(due_at) FR
 WHERE bucket = :bucket AND job_id = :job_id AND status IN ('succeeded', 'failed')
 GROUP BY coalesce(worker, '') ORDER BY count(*) DESC, coalesce(worker, '');
 
+-- name: live
+-- The live parts by how they stand, with the earliest moment of each kind, and now. All parts are read.
+SELECT stands, count(*), min(due_at), fanin.clock() FROM (
+    SELECT CASE WHEN waiting THEN 'nested' WHEN due_at >= :held THEN 'held' WHEN ready THEN 'ready'
+            WHEN status = 'running' THEN 'running' ELSE 'later' END AS stands, due_at
+    FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND status IN ('pending', 'running')
+) AS standing
+GROUP BY stands;
+
 -- name: troubled
 -- The parts with most lines in the history.
 SELECT idx, count(*), max(attempt) FROM fanin.attempt_log WHERE bucket = :bucket AND job_id = :job_id

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import policy, repairs
+from fanin.domain.durations import span
 from fanin.domain.errors import UnknownJob, UnknownPart
 from fanin.domain.identity import LISTENER
 from fanin.domain.limits import HELD_SECONDS, NEVER_SECONDS
@@ -22,6 +23,8 @@ from fanin.runtime.outcome import in_a_line
 HANDS = 20
 SAME_SECONDS = 1.0
 """A transaction that ends a run takes less, as a rule."""
+IDLE_SECONDS = 10.0
+"""A part that waits so long while nothing runs is waited for."""
 SHORT = 13
 """As much of an id as a person needs."""
 
@@ -42,8 +45,7 @@ def explanation(job_id: str, known: Known | None, part: int | None = None) -> Ex
         *_family(known),
         *_work(known),
     ]
-    if part is not None:
-        moments += _standing(known, part)
+    moments += _live(known) if part is None else _standing(known, part)
     moments.sort(key=_place(moments))
     hands = [Hand(worker or "?", *rest) for worker, *rest in known.workers]
     troubled = [Trouble(*row) for row in known.troubled if row[1] > 1]
@@ -185,6 +187,33 @@ def _work(known: Known) -> Iterator[Moment]:
             yield Moment(
                 min(latest, max(row[4] for row in known.workers)), "last", f"the last of {_many(total, 'part')} ended"
             )
+
+
+def _live(known: Known) -> Iterator[Moment]:
+    """How the live parts stand; and why none goes on, as far as that can be seen here."""
+    job, found = known.job, {stands: rest for stands, *rest in known.live}
+    if job.ended:
+        return
+    said, waited = [], 0.0
+    if "running" in found:
+        said.append(f"{_many(found['running'][0], 'part')} in hand")
+    if "ready" in found:
+        count, since, now = found["ready"]
+        waited = now - since
+        said.append(f"{_many(count, 'part')} ready, the first of them for {span(waited)}")
+    if "later" in found:
+        count, due, now = found["later"]
+        said.append(f"{_many(count, 'part')} due later, the first of them in {span(due - now)}")
+    if "nested" in found:
+        said.append(f"{_many(found['nested'][0], 'part')} waiting for jobs of their own")
+    if "held" in found:
+        said.append(f"{_many(found['held'][0], 'part')} held back: the job is paused")
+    text = f"now {job.status}: " + (", ".join(said) or "no part is live")
+    if "running" not in found and waited > IDLE_SECONDS:
+        text += f"; it seems that no worker of queue {job.queue} has time and knows the task {job.task}"
+    if job.status == "open":
+        text += "; parts may still be added"
+    yield Moment(known.live[0][3] if known.live else time.time(), "now", text)
 
 
 def _standing(known: Known, part: int) -> Iterator[Moment]:
