@@ -279,3 +279,26 @@ def test_async_producers_feed_jobs_too(migrated_url: str) -> None:
             await asyncio.Event().wait()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_producer_may_end_with_the_parts_that_fit(migrated_url: str, grows: bool) -> None:
+    with fanin.App(migrated_url, max_parts=3) as app:
+        double = doubling(app)
+
+        def feed() -> fanin.Job:
+            with app.open(double, key="feed", grows=grows) as job:
+                for n in range(5):
+                    try:
+                        job.add(n)
+                    except fanin.LimitExceeded:
+                        break
+            return job
+
+        job = feed()
+        assert (job.status, job.row().sealed_parts) == ("running", 3)
+        assert feed().id == job.id
+        inline = Inline(app)
+        inline.run_until_idle()
+        assert job.result() == [0, 2, 4]
+        inline.close()

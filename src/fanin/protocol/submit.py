@@ -292,8 +292,8 @@ def _same_request(job: NewJob, existing: Rows, wanted: str) -> None:
     _, old_hash, status, planned = one(existing)
     if status == "open" and wanted != "open":
         raise NotAllowedNow(
-            f"the job of {job.key or job.id!r} is still being streamed, or its creator died meanwhile: make the same "
-            "call with stream=True to finish it, or cancel it"
+            f"the job of {job.key or job.id!r} is still being streamed, or its creator died meanwhile: make the call "
+            "that began it again (with stream=True, or app.open) to finish it, or cancel it"
         )
     if status != "open":
         # A stream has no hash before its end, and a plan only by a redrive, with what had come.

@@ -109,14 +109,17 @@ class Feed:
         return self.flush() if self.take(wanted) else None
 
     def take(self, wanted: Wanted) -> bool:
-        """Whether a chunk is full. Raises `LimitExceeded` past the width; the job then stays open and ends at its
-        deadline."""
+        """Whether a chunk is full. Raises `LimitExceeded` past the width; what came before is kept."""
+        if self._said + len(self._chunk) >= self._width:
+            raise LimitExceeded(
+                f"more than {self._width} parts, which is the most here: end with these, or allow more "
+                f"(App(max_parts=…), up to {limits.JOB_WIDTH_PARTS}) and make the same call again; job {self._new.id} "
+                "stays open until then, is cancelled, or ends at its deadline"
+            )
         payload = wanted if isinstance(wanted, str) else wanted[1]
         _hash(self._hashed, [payload])
         self._chunk.append(wanted)
         self._size += len(payload)
-        if self._said + len(self._chunk) > self._width:
-            raise LimitExceeded(f"more than {self._width} parts: the job stays open and ends at its deadline")
         return len(self._chunk) >= limits.CHUNK_PARTS or self._size >= limits.CHUNK_BYTES
 
     def flush(self) -> TxnFactory[int] | None:
