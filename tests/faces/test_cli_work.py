@@ -170,7 +170,7 @@ def test_a_wrong_application_is_refused_with_what_to_write(
     )
     for words, expected in [
         (["missing:app"], "there is no module 'missing'"),
-        (["shop.py:app"], "'shop.py:app' is a file; name the module: fanin work shop:app"),
+        (["shop.py:app"], "'shop.py:app' is a file; name the module: shop:app"),
         (["shop:"], "write MODULE:APP"),
         (["shop:store"], "module shop has no 'store'; it has: app"),
         (["empty:nothing"], "empty:nothing is a int, not a fanin.App"),

@@ -21,7 +21,7 @@ def load_app(target: str) -> fanin.App | fanin.AsyncApp:
     module_name, colon, attribute = target.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         hint = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise BadOption(f"{target!r} is a file; name the module: fanin work {hint}:{attribute or 'app'}")
+        raise BadOption(f"{target!r} is a file; name the module: {hint}:{attribute or 'app'}")
     if not module_name or (colon and not attribute):
         raise BadOption(f"{target!r}: write MODULE:APP, for example tasks:app")
     attribute = attribute or "app"

@@ -8,7 +8,7 @@ import msgspec
 
 from fanin.cli.tables import number
 from fanin.domain import identity
-from fanin.domain.flows import EXPAND, Plan
+from fanin.domain.flows import EXPAND, UNDO, Plan
 from fanin.domain.model import NESTED_FAILED
 from fanin.domain.states import STEP_LIVE, STEP_STUCK, STEP_UNDONE
 from fanin.protocol import read
@@ -107,7 +107,7 @@ def purpose(app: fanin.App, row: JobRow) -> str | None:
     if part is None:
         return None
     order = msgspec.json.decode(part["payload"], type=list[_Order])[0]
-    undone = (row.step or "").partition("undo/")[2]
+    undone = (row.step or "").partition(UNDO)[2]
     return f"items of {order.plan.task}" + (f", to undo {undone}" if undone else "")
 
 

@@ -14,6 +14,8 @@ from fanin.domain.states import FLOW_LIVE, STEP_LIVE
 
 EXPAND = "fanin.expand"
 """The built-in task that makes a job of what a step before has left: one part for each result, item or undo."""
+UNDO = "undo/"
+"""The step of a job that undoes one begins so."""
 EXPAND_ATTEMPTS = 100
 """It may have to ask again and again whether a call has ended."""
 BATCH = "fanin.batch"

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain.flows import EXPAND, UNDO
 from fanin.domain.identity import successor_id
 from fanin.domain.limits import JOB_DEPTH_LEVELS
 from fanin.domain.model import NESTED_FAILED, Below, Failure, JobRow, Progress, Spec
@@ -57,6 +58,24 @@ def successor(bucket: int, job_id: str) -> Txn[str | None]:
     step = msgspec.json.decode(row.successor, type=Spec).step
     born = yield from job(bucket, successor_id(job_id, step, row.run))
     return born.id if born is not None else None
+
+
+def receiver(bucket: int, job_id: str) -> Txn[str | None]:
+    """Who gets the results of a job, in words for people. None if nothing that the database knows does."""
+    rows = yield SQL.received(bucket=bucket, id=job_id)
+    task, step, successor, waiter_id, waiter_idx, name, behind, undo = rows[0] if rows else (None,) * 8
+    if successor is not None:
+        return f"task {msgspec.json.decode(successor, type=Spec).task}, which follows it"
+    if waiter_id is not None:
+        rows = yield SQL.received(bucket=bucket, id=waiter_id)
+        task, step, *_, name, behind, undo = rows[0]
+        if task != EXPAND:
+            return f"part {waiter_idx} of job {waiter_id}, which waits for it"
+    if behind is None or (step or "").startswith(UNDO):
+        return None
+    if msgspec.json.decode(behind, type=list[int]):
+        return f"the steps behind step {name!r} of its flow"
+    return f"what undoes step {name!r} of its flow" if undo is not None else None
 
 
 def progress(bucket: int, job_id: str, tree: bool = False) -> Txn[Progress | None]:

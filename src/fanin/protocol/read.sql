@@ -27,6 +27,13 @@ ORDER BY created_at DESC LIMIT 3;
 -- The jobs that follow a job, or were started by one of its parts.
 SELECT id, step FROM fanin.job WHERE bucket = :bucket AND parent_id = :id ORDER BY created_at, id;
 
+-- name: received
+-- Who gets the results of a job: what follows it, the part that waits for it, the steps behind the one that it runs.
+SELECT j.task, j.step, j.successor, j.waiter_id, j.waiter_idx, s.name, s.leads_to, s.undo
+FROM fanin.job AS j
+LEFT JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = j.flow_id AND s.n = j.flow_step
+WHERE j.bucket = :bucket AND j.id = :id;
+
 -- name: progress
 -- The sums of the stripes: a few rows, however many parts the job has.
 SELECT j.status, j.outcome, j.run, coalesce(sum(s.created), 0), coalesce(sum(s.remaining), 0),

@@ -102,7 +102,7 @@ def failures_of(store: Store, job_id: str, batch: int | None) -> Iterator[Failur
 
 
 def first_failure(store: Store, job_id: str, batch: int | None) -> str | None:
-    """The first part without a result, and why; with what failed first at the bottom of its nested job, if it has one."""
+    """The first part without a result, and why; with what failed first at the bottom of its nested job, if any."""
     for piece, first in pieces(store, job_id, batch):
         for failure in failure_pages(store, piece):
             bucket, idx, below = store.bucket(piece), failure.idx, None
