@@ -954,6 +954,15 @@ def undo_ends(stage: Stage) -> TxnFactory[list[Settled]]:
     return settling(succeed(stage.step()))
 
 
+@row("close.finish_now", "an undo, while the job below it goes on")
+def undo_is_finished(stage: Stage) -> TxnFactory[bool]:
+    stage.flow({"a": "", "b": "a"}, undo=["a"])
+    stage.ended("succeed", "fail")
+    undo, deed = stage.step(), stage.deed()
+    stage.waiting(undo)
+    return lambda: close.finish_now(BUCKET, undo.job_id, deed)
+
+
 @row("finish.settle", "an undo that fails")
 def undo_fails(stage: Stage) -> TxnFactory[list[Settled]]:
     stage.flow({"a": "", "b": "a"}, undo=["a"])

@@ -64,6 +64,12 @@ class FlowRules(Guards):
         row: Any = view.get(("step", v["n"]))
         return [(row.job_id,)] if self._undoes(view, v) else []
 
+    def advance_incomplete(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        row: Any = view.get(("job", v["job_id"]))
+        _, stripe = self._stripe(view, v["job_id"])
+        fails = row.status != "completed" or stripe.failed > 0 or stripe.abandoned > 0 or stripe.left > 0
+        return [(row.status,)] if fails else []
+
     def advance_end_undo(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return [(1,)] if self._move(view, v["n"], self._undoes(view, v), status=v["status"]) else []
 

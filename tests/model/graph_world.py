@@ -54,6 +54,10 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         row: Any = view.get(("part", v["job_id"], v["idx"]))
         return [] if row is None else [(row.status, row.attempt, row.claim, row.result == v["result"], row.waiting)]
 
+    def skip_undoes(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        steps: Any = [view.get(key) for key in view.keys("step")]
+        return [(1,) for step in steps if step.undo_job_id == v["job_id"]]
+
     def skip_skip_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         key = ("part", v["job_id"], v["idx"])
         row: Any = view.get(key)

@@ -10,7 +10,7 @@ from fanin.protocol import flow
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
-from tests.races.arena import Arena, canceller, giver_up, said, skipper, sweeper
+from tests.races.arena import Arena, canceller, finisher, giver_up, said, skipper, sweeper
 from tests.races.races_flows import SHORT, ends, once_each
 from tests.races.races_nested import held_again, nester, two_wait, waits
 from tests.races.races_schedules import actor, verb
@@ -99,6 +99,33 @@ def left_running_and_again(arena: Arena) -> list[Actor]:
         return str((yield lambda: flow.run_again(BUCKET, flow_id, 1)))
 
     return [said("A", lambda: flow.end_running(BUCKET, job_id), "ENDED", "LATE"), Actor("C", end_and_again)]
+
+
+def undone_if_all_of_it_was_run(arena: Arena, run: Run) -> list[str]:
+    """A step is undone if every part below its undo has succeeded before that ended, and else a person is asked."""
+    ((undo_id,),) = [(str(row["id"]),) for row in select(arena.store, "SELECT id FROM fanin.job WHERE step = 'undo/a'")]
+    ((left,),) = [
+        (row["n"],)
+        for row in select(
+            arena.store,
+            "SELECT count(*) AS n FROM fanin.part AS p JOIN fanin.job AS j ON j.id = p.job_id "
+            f"WHERE p.status <> 'succeeded' AND '{undo_id}' IN (CAST(j.id AS text), CAST(j.waiter_id AS text))",
+        )
+    ]
+    steps = select(arena.store, "SELECT status FROM fanin.flow_step WHERE name = 'a'")
+    right = [{"status": "undo_failed" if left else "undone"}]
+    return ended_once(arena, run) + ([] if steps == right else [f"{left} parts of its undo were not run: {steps}"])
+
+
+@race("an undo that is finished by hand, and the end of the job below it", "A=LAST F=FINISHED", "A=LAST F=LATE",
+      also=undone_if_all_of_it_was_run, **SHORT)  # fmt: skip
+def undo_and_finish(arena: Arena) -> list[Actor]:
+    """A step is called undone though the undo had not come to all of it."""
+    arena.flow({"a": "", "b": "a"}, undo=["a"])
+    arena.ended("succeed", "fail")
+    undo = arena.step()
+    arena.waiting(undo)
+    return [arena.succeeds("A", arena.step()), finisher("F", undo.job_id, arena.deed())]
 
 
 @three(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import fanin
+from fanin.domain import identity
 from fanin.runtime import upkeep
 from fanin.runtime.worker import Worker
 from fanin.testing.invariants import violations
@@ -337,6 +338,29 @@ def test_what_a_skipped_part_had_left_to_a_job_below_is_undone_too(app: fanin.Ap
     results = list(run.job("fetch").results())
     assert "u0!" in results
     assert sorted(undone) == sorted([*results, "None"])
+
+
+@pytest.mark.parametrize("deed", ["finish", "cancel", "skip"])
+def test_what_follows_a_mapping_step_that_a_person_has_ended_is_told_how_it_stood(
+    app: fanin.App, t: Any, book: Book, deed: str
+) -> None:
+    told: list[fanin.Joined[str]] = []
+
+    @app.task(attempts=1)
+    def gather(pages: fanin.Joined[str]) -> None:
+        told.append(pages)
+
+    flow = app.flow("ended", fail_fast=False)
+    fetched = flow.map(t.fetch, flow.step(t.urls, 3), name="fetch")
+    flow.step(gather, after=fetched, on="any")
+    run = flow.start()
+    (own,) = [identity.step_id(run.id, step.n) for step in run.steps() if step.name == "fetch"]
+    book.meanwhile["fetch u1"] = lambda: getattr(app.job(own), deed)(*([0] if deed == "skip" else []))
+    Worker(app, concurrency=1, batch=1).run(until_idle=True)
+    assert violations(app.store) == []
+    (pages,) = told
+    assert len(pages) + pages.abandoned == 3
+    assert pages.outcome == {"finish": "partial", "cancel": "cancelled", "skip": "all_ok"}[deed]
 
 
 def test_a_step_is_not_redriven_by_itself(app: fanin.App, t: Any, book: Book) -> None:

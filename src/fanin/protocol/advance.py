@@ -18,7 +18,7 @@ from fanin.domain import flows, identity, limits
 from fanin.domain.events import PAYLOAD_VERSION
 from fanin.domain.flows import EXPAND, StepSpec, Undo
 from fanin.domain.model import Spec
-from fanin.domain.states import FLOW_LIVE
+from fanin.domain.states import FLOW_LIVE, JOB_ENDED
 from fanin.protocol import effect
 from fanin.protocol.born import Born
 from fanin.protocol.steps import Room, Row, Txn, one
@@ -161,7 +161,8 @@ def _ended(flow: Flow, end: Moved) -> Txn[None]:
 
 
 def _undone(flow: Flow, end: Moved) -> Txn[None]:
-    """It was an undo: the step is undone, unless something of it still stands that no undo accounts for.
+    """It was an undo: the step is undone, unless a part of the undo has not succeeded, or something of the step still
+    stands that no undo accounts for.
 
     Or it was the job of a step that has ended before, which moves nothing.
     """
@@ -169,7 +170,7 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     if not rows:
         return
     (job_id,) = one(rows)
-    said = None if end.end == "done" else end.said
+    said = end.said if end.end != "done" else (yield from _not_undone(flow.bucket, end.job_id))
     if said is None:
         for found in (yield from family(flow.bucket, job_id)):
             yield SQL.hold_effects(bucket=flow.bucket, job_id=found)
@@ -185,6 +186,17 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
     else:
         flow.reason = said
         yield from _finish(flow, "needs_attention")
+
+
+def _not_undone(bucket: int, undo_id: str) -> Txn[str | None]:
+    """What an undo has left, though it completed: somebody has finished it, or a job below it, or a rule let it."""
+    for found in (yield from family(bucket, undo_id)):
+        for (status,) in (yield SQL.incomplete(bucket=bucket, job_id=found)):
+            return (
+                f"job {found} of its undo is {status}, and not all of its parts have succeeded: undo by hand what is "
+                "left, then say so (FlowRun.resolve)"
+            )
+    return None
 
 
 def _stands(key: str, status: str) -> str:
@@ -304,15 +316,22 @@ def _finish(flow: Flow, status: str) -> Txn[None]:
 def _facts(flow: Flow, row: Row) -> Txn[dict[str, Any] | None]:
     """What a `Joined` is told of the job of a step; None for a step that was skipped.
 
-    Of a step that maps over another, it is the job that its own job has made.
+    Of a step that maps over another, it is the job that its own job has made. If somebody has ended the own job alone,
+    that one goes on until upkeep comes to it: then its counts are those of this moment.
     """
-    _, status, job_id, *_, task = row
+    _, status, job_id, run, *ending, task = row
     if job_id is None or status == "skipped":
         return None
     made = (yield SQL.nested(bucket=flow.bucket, id=identity.nested_id(job_id, 0))) if task == EXPAND else []
-    job_id, run, status, outcome, reason, succeeded, failed, abandoned, task = made[0] if made else row[2:]
+    if made:
+        job_id, run, *of_made, task = made[0]
+        if of_made[0] in JOB_ENDED:
+            ending = of_made
+        else:
+            ending[-3:] = one((yield SQL.so_far(bucket=flow.bucket, job_id=job_id)))
+    how, outcome, reason, succeeded, failed, abandoned = ending
     return {
-        "job_id": job_id, "run": run, "status": status, "outcome": outcome, "reason": reason,
+        "job_id": job_id, "run": run, "status": how, "outcome": outcome, "reason": reason,
         "succeeded": succeeded, "failed": failed, "abandoned": abandoned, "task": task,
     }  # fmt: skip
 

@@ -22,6 +22,13 @@ RETURNING leads_to, name;
 SELECT job_id FROM fanin.flow_step
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' AND undo_job_id = :job_id;
 
+-- name: incomplete
+-- A job of an undo that has left something standing, whatever its end is called. What was refused in an earlier run is not
+-- one: it never had parts, and a job that may be has come after it.
+SELECT status FROM fanin.job
+WHERE bucket = :bucket AND id = :job_id
+    AND (status <> 'completed' OR failed_parts > 0 OR abandoned_parts > 0) AND coalesce(outcome, '') <> 'refused';
+
 -- name: end_undo
 -- So does what undoes it.
 UPDATE fanin.flow_step SET status = :status
@@ -59,6 +66,11 @@ WHERE t.bucket = :bucket AND t.flow_id = :flow_id AND t.n IN (SELECT value FROM 
 -- The job that a mapping step made, which its own job ended with.
 SELECT id, run, status, outcome, reason, succeeded_parts, failed_parts, abandoned_parts, task FROM fanin.job
 WHERE bucket = :bucket AND id = :id;
+
+-- name: so_far
+-- What that job has come to, if it goes on although the step has ended without it.
+SELECT coalesce(sum(succeeded), 0), coalesce(sum(failed), 0), coalesce(sum(remaining + abandoned), 0)
+FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id;
 
 -- name: start_step
 -- Its job is made in this transaction.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fanin.domain import identity
 from fanin.domain.errors import NotAllowedNow, UnknownJob, UnknownPart
 from fanin.domain.events import EndedBy
 from fanin.protocol import counting, deeds, ending, finish
@@ -18,6 +19,12 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
 
     ``deed.id`` is the claim under which the part then stands. Raises `UnknownJob`, `UnknownPart`, `NotAllowedNow`.
     """
+    if result is not None and (yield SQL.undoes(bucket=bucket, job_id=job_id)):
+        raise NotAllowedNow(
+            f"job {job_id} undoes a step by the job that its part {idx} makes, so nobody can say that it was run: skip "
+            f"parts of job {identity.nested_id(job_id, idx)}, or cancel this one and say what was done by hand "
+            "(FlowRun.resolve)"
+        )
     status = "failed" if result is None else "succeeded"
     rows = yield SQL.skip_part(
         bucket=bucket, job_id=job_id, idx=idx, failed=result is None, result=result, claim_id=deed.id, who=deed.who

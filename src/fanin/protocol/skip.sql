@@ -18,3 +18,9 @@ SELECT status, claim_id FROM fanin.part WHERE bucket = :bucket AND job_id = :job
 -- name: job_exists
 -- Whether it is the job that is missing, or the part.
 SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
+
+-- name: undoes
+-- Whether the job undoes a step: it does so by the jobs that its one part makes. That never changes.
+SELECT 1 FROM fanin.job AS j
+JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = j.flow_id AND s.n = j.flow_step
+WHERE j.bucket = :bucket AND j.id = :job_id AND s.undo_job_id = j.id;
