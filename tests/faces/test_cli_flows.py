@@ -109,11 +109,36 @@ def mapped(app: fanin.App) -> fanin.Flow:
 def test_a_map_that_failed_says_why(app: fanin.App, mapped: fanin.Flow, capsys: Any) -> None:
     run = mapped.start()
     app.run_worker(until_idle=True)
+    why = "quorum=5 of 3 parts can never be reached"
+    assert re.fullmatch(f"step 'zählen': job .* was refused: {why}", run.row().reason or "")
+    with pytest.raises(fanin.JobFailed, match=f"failed: step 'zählen': job .* was refused: {why}"):
+        run.result("zählen")
     drawn = said(app, capsys, "show", "möbel").splitlines()
-    assert drawn[-2:] == [
-        f"  └─ zählen failed 3/3 ← rows  job {run.job('zählen').id[:13]}",
-        "        quorum of 5 not reached: 3 of 3 parts succeeded",
-    ]
+    assert drawn[-2] == f"  └─ zählen failed ← rows  job {run.job('zählen').id[:13]}"
+    assert re.fullmatch(f" {{8}}its parts could not be made: NestedFailed: job .* was refused: {why}", drawn[-1])
+
+
+def test_a_map_whose_parts_failed_says_why(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="rows")
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    @app.task(name="odd", attempts=1)
+    def odd(number: int) -> int:
+        if number % 2 == 0:
+            raise ValueError(f"{number} is even")
+        return number
+
+    flow = app.flow("shop", key="möbel")
+    flow.map(odd, flow.step(rows, 4, name="rows"), name="zählen", quorum=3)
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    reason = run.row().reason or ""
+    assert reason.startswith(f"step 'zählen': job {run.job('zählen').id} failed (")
+    assert "1 of 1 parts" not in reason
+    drawn = said(app, capsys, "show", "möbel").splitlines()
+    assert drawn[-2].startswith("  └─ zählen failed 4/4, 2 failed ← rows  job")
+    assert drawn[-1] == "        part 0 failed at attempt 1: ValueError: 0 is even"
 
 
 def test_the_built_in_job_of_a_map_is_called_by_what_it_is_for(app: fanin.App, mapped: fanin.Flow, capsys: Any) -> None:
@@ -143,6 +168,7 @@ def test_a_map_over_what_is_no_list_says_so(app: fanin.App, capsys: Any) -> None
     flow.map(each, flow.step(one, "x"), name="each")
     run = flow.start()
     app.run_worker(until_idle=True)
+    assert f"step 'each': its parts could not be made, see job {run.steps()[1].job_id}" == run.row().reason
     drawn = said(app, capsys, "show", run.id).splitlines()
     assert drawn[-1].startswith("        its parts could not be made: Permanent: job ")
     assert drawn[-1].endswith("did not return a list, so there is nothing to map over")

@@ -174,7 +174,9 @@ def test_F017_a_stream_of_too_many_parts_leaves_an_open_job_with_a_deadline(app:
     def echo(x: int) -> int:
         return x
 
-    with pytest.raises(fanin.LimitExceeded, match="more than .* parts, which is the most here: end with these, or allow more"):
+    with pytest.raises(
+        fanin.LimitExceeded, match="more than .* parts, which is the most here: end with these, or allow more"
+    ):
         app.map(echo, itertools.count(), key="once", stream=True)
     job = app.job("once")
     assert (job.status, job.progress().total) == ("open", 2_000)

@@ -12,6 +12,7 @@ import msgspec
 
 from fanin.domain import identity
 from fanin.domain.events import PAYLOAD_VERSION, EndedBy
+from fanin.domain.flows import EXPAND
 from fanin.domain.model import Spec
 from fanin.domain.policy import Counts, Ending
 from fanin.protocol import advance, counting, waiting
@@ -76,6 +77,8 @@ def end(bucket: int, endings: Endings, by: By = nobody, held: Held = ALONE) -> T
     events: list[Event] = []
     born: list[Born] = []
     moved: list[Moved] = []
+    made: dict[str, str] = {}
+    """Of jobs that wait for one that did not complete: why it did not."""
     while endings:
         risen: list[Risen] = []
         answers: dict[str, Rows] = {}
@@ -97,11 +100,15 @@ def end(bucket: int, endings: Endings, by: By = nobody, held: Held = ALONE) -> T
             risen += _risen(job_id, ended, how, children)
             if ended.flow_id is not None and ended.flow_step is not None:
                 end = "done" if how.status == "completed" else "skipped" if how.skipped else "failed"
-                moved.append(Moved(ended.flow_id, ended.flow_step, job_id, end, _said(job_id, how)))
+                said = _said(job_id, how)
+                if ended.task == EXPAND and how.outcome == "too_many_failures":
+                    said = made.get(job_id) or (yield from _not_made(bucket, job_id, ended.run))
+                moved.append(Moved(ended.flow_id, ended.flow_step, job_id, end, said))
         if not risen:
             break
         if not held.may_go_up(risen):
             raise Apart
+        made |= {one.job_id: one.failure for one in risen if one.failure is not None}
         counted = yield from waiting.rise(bucket, risen)
         endings, by, held = counted.endings, nobody, held.and_above(risen, counted)
     if moved:
@@ -178,6 +185,12 @@ def _risen(job_id: str, ended: Ended, how: Ending, children: list[Born]) -> list
 
 def _said(job_id: str, how: Ending) -> str:
     return f"job {job_id} {how.status} ({how.outcome})" + (f": {how.reason}" if how.reason else "")
+
+
+def _not_made(bucket: int, job_id: str, run: int) -> Txn[str]:
+    """Why the one part failed that was to make the job of a step."""
+    rows = yield advance.SQL.nested(bucket=bucket, id=identity.refused_id(job_id, 0, run))
+    return f"job {rows[0][0]} was refused: {rows[0][4]}" if rows else f"its parts could not be made, see job {job_id}"
 
 
 def _payload(facts: dict[str, Any]) -> str:
