@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -65,9 +66,10 @@ def test_flows_are_listed_and_drawn(app: fanin.App, run: fanin.FlowRun, capsys: 
     assert f"├─ flight manual  job {run.job('flight').id[:13]}" in lines
     assert "│     to be undone by a person: call the airline" in lines
     assert f"├─ seats nothing_to_undo 3/3 ← rows  job {seats}" in lines
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         f"└─ hotel failed, nothing_to_undo ← seats  job {run.job('hotel').id[:13]}",
         "part 0 failed at attempt 1: Permanent: no room",
+        "what to say about it: fanin saga",
     ]
     with pytest.raises(fanin.JobFailed, match=r"needs_attention: step 'hotel': .*Permanent: no room"):
         run.result()
@@ -215,7 +217,11 @@ def test_an_undo_that_failed_says_why_and_names_the_job_to_look_at(app: fanin.Ap
     for words in (["show", "november"], ["saga"]):
         told = said(app, capsys, *words)
         assert "its undo failed: part 0 failed at attempt 1: RuntimeError: cannot unbook a room" in told
-        assert f"look at it: fanin show {made}\n" in told
+        assert f"look at it: fanin show {made}" in told
+    commands = [line.partition(": ")[2] for line in told.splitlines() if ": fanin saga" in line]
+    assert [shlex.split(one)[2:5] for one in commands] == [
+        [verb, run.id[:13], "book it"] for verb in ("retry", "resolve", "abandon")
+    ]
     assert "close failed, nothing_to_undo" in said(app, capsys, "show", "november")
     assert "task       unbook" in said(app, capsys, "show", made)
 
@@ -284,6 +290,39 @@ def test_the_steps_behind_one_that_a_person_undoes_are_named(app: fanin.App, cap
         flows.end(app.store, flow_id, name)
     flows.fail(app.store, flow_id, "d")
     assert "  still to be undone behind it: b, a\n" in said(app, capsys, "saga")
+
+
+def test_the_commands_that_are_shown_can_be_pasted(
+    app: fanin.App, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(name="t", attempts=1)
+    def work(text: str) -> str:
+        if text == "bad":
+            raise fanin.Permanent("no")
+        return text
+
+    flow = app.flow("l'été", key="a key; with $odd 'signs'")
+    text = "ruf 'die Bank' an\nund schreib [bold]ihr[/]"
+    first = flow.step(work, "x", name="größe 1 'x'", undo=fanin.manual(text))
+    flow.step(work, "bad", name="bad", after=first)
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    for words in (["saga"], ["show", run.id]):
+        shown = said(app, capsys, *words)
+        assert re.search(r"( +)(.{2}step .*|.)?to be undone by a person: ruf 'die Bank' an\n", shown)
+        assert re.search(r"\n[ │]{4,}und schreib \[bold\]ihr\[/\]\n", shown)
+    monkeypatch.setenv("COLUMNS", "40")  # a command that was broken into lines could not be pasted
+    commands = [line.partition(": ")[2] for line in said(app, capsys, "saga").splitlines() if ": fanin saga" in line]
+    assert [shlex.split(one)[:5] for one in commands] == [
+        ["fanin", "saga", verb, run.id[:13], "größe 1 'x'"] for verb in ("resolve", "abandon")
+    ]
+    with pytest.raises(fanin.UnknownJob) as refused:
+        app.job("a key; with $odd 'signs'")
+    hint = str(refused.value).split("`")[1]
+    assert shlex.split(hint) == ["fanin", "show", "a key; with $odd 'signs'"]
+    assert "und schreib" in said(app, capsys, *shlex.split(hint)[1:])
+    assert "is compensated" in said(app, capsys, *shlex.split(commands[0])[1:])
+    assert run.steps()[0].note == "what was done"
 
 
 def test_a_person_settles_what_waits_for_one(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:

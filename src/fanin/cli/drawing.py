@@ -133,6 +133,8 @@ def _draw(screen: Console, app: fanin.App, row: FlowRow, steps: list[StepRow]) -
             said = why(app, seen) if seen is not None else None
             for line in [*([said] if said else []), *wanted(app, step, undo)]:
                 under(screen, lead, escape(line))
+    if row.status == "needs_attention":
+        screen.print("  what to say about it: fanin saga", soft_wrap=True)
 
 
 def wanted(app: fanin.App, step: StepRow, undo: Seen | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +12,14 @@ from fanin.cli import exits
 from fanin.cli.drawing import COLOURS, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
 from fanin.cli.steps import look
-from fanin.cli.tables import print_lines, short, text
+from fanin.cli.tables import print_lines, short, text, under
 from fanin.domain.durations import span
 from fanin.domain.errors import BadOption, NotAllowedNow
 from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK, STEP_TO_UNDO
 
 if TYPE_CHECKING:
     import fanin
-    from fanin.domain.flows import FlowRow
+    from fanin.domain.flows import FlowRow, StepRow
 
 USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
 SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|abandon|retry FLOW STEP"
@@ -126,21 +127,34 @@ def _attention(app: fanin.App, limit: int, common: Common) -> int:
         stuck = [(row, [step for step in steps if step.status in STEP_STUCK]) for row, steps in found]
         print_json([flow_facts(row) | {"steps": [step_facts(step) for step in steps]} for row, steps in stuck])
         return exits.OK
+    from rich.markup import escape
+
     screen = console(common)
     if not found:
         screen.print("no flow waits for a person")
     for row, steps in found:
-        screen.print(f"flow {short(row.id)} {row.name}: {row.reason or row.cause}", markup=False)
+        under(screen, "  ", escape(f"flow {short(row.id)} {row.name}: {row.reason or row.cause}"), "")
         for step in (step for step in steps if step.status in STEP_STUCK):
-            for want in wanted(app, step, look(app, step.undo_job_id)):
-                screen.print(f"  step {step.name}: {want}", markup=False)
-            if step.status == "manual":
-                verb = f"fanin saga resolve {short(row.id)} {step.name} --note 'what was done'"
-                screen.print(f"    when it is done: {verb}", markup=False)
+            for n, want in enumerate(wanted(app, step, look(app, step.undo_job_id))):
+                under(screen, "    ", escape(want if n else f"step {step.name}: {want}"), None if n else "  ")
+            for when, command in _ways(row, step):
+                screen.print(f"    {when}: {command}", markup=False, soft_wrap=True)  # as it is, for pasting
         if waiting := [step for step in steps if step.status in STEP_TO_UNDO]:
             names = [step.name for step in sorted(waiting, key=lambda step: step.ended_no or 0, reverse=True)]
-            screen.print(f"  still to be undone behind it: {', '.join(names)}", markup=False)
+            under(screen, "    ", escape(f"still to be undone behind it: {', '.join(names)}"), "  ")
     return exits.OK
+
+
+def _ways(row: FlowRow, step: StepRow) -> list[tuple[str, str]]:
+    """The commands with which a person settles a step, each with when to say it."""
+
+    def command(verb: str, *note: str) -> str:
+        return shlex.join(["fanin", "saga", verb, short(row.id), step.name, *note])
+
+    ways = [("when it is done", command("resolve", "--note", "what was done"))]
+    if step.status == "undo_failed":
+        ways.insert(0, ("try it again", command("retry")))
+    return [*ways, ("give it up", command("abandon", "--note", "why it is not undone"))]
 
 
 def _check(verbs: tuple[str, ...], verb: str, name: str | None, limit: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -169,7 +170,7 @@ def _check(verb: str, name: str | None, note: str | None, limit: int, coming: in
     if verb not in VERBS:
         raise BadOption(f"{verb!r}: there are {', '.join(VERBS)}")
     if verb == "list" and name is not None:
-        raise BadOption(f"{name!r}: the list takes no name; see one with: fanin schedules show {name}")
+        raise BadOption(f"{name!r}: the list takes no name; see one with: fanin schedules show {shlex.quote(name)}")
     if verb != "list" and name is None:
         raise BadOption(f"{verb}: name the schedule, as in: fanin schedules {verb} nightly")
     if note is not None and verb != "pause":

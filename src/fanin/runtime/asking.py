@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -150,7 +151,7 @@ def tell_late(call: Call, status: str | None) -> None:
 def _unknown(key: str, error: str | None) -> str:
     return (
         f"nobody knows whether effect {key} has happened: {error}. Find out, then say "
-        f"`fanin effects settle {key} --done` or `--failed`"
+        f"`fanin effects settle {shlex.quote(key)} --done` or `--failed`"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from fanin.domain import identity
 from fanin.domain.errors import UnknownJob
 from fanin.protocol import flow, read
@@ -47,6 +49,6 @@ def _refuse_flow(name: str, buckets: int) -> Txn[None]:
     except UnknownJob:
         return
     raise UnknownJob(
-        f"{name!r} is a flow, and a job is meant: `fanin show {name}` names the jobs of its steps; the flow itself is "
+        f"{name!r} is a flow, and a job is meant: `fanin show {shlex.quote(name)}` names the jobs of its steps; the flow itself is "
         "cancelled and redriven by `fanin flows`"
     )

@@ -7,6 +7,7 @@ its own places alone.
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections import Counter, deque
@@ -147,8 +148,9 @@ class Performer:
             log.warning("effect %s: another caller has it; this one's refusal is not heard: %s", key, said.error)
         else:
             self.refused += 1
+            settle = f"fanin effects settle {shlex.quote(key)} --done"
             what = {"registered": "it is called again", "failed": "it has failed", "unknown": "nobody knows whether it "
-                    f"has happened; find out, then say `fanin effects settle {key} --done` or `--failed`"}  # fmt: skip
+                    f"has happened; find out, then say `{settle}` or `--failed`"}  # fmt: skip
             tell = log.warning if status == "registered" else log.error
             tell("effect %s was refused (call %d): %s; %s", key, said.call.calls, said.error, what[status])
 

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import random
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -186,7 +187,9 @@ class SqliteStore(Store):
     def _check_schema(self, query: Callable[[str], list[Any]]) -> None:
         found = query("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'fanin_migration'")
         if not found:
-            raise SchemaMismatch(f"{self.path} has no fanin tables yet: run `fanin migrate --url {self.url}` once")
+            raise SchemaMismatch(
+                f"{self.path} has no fanin tables yet: run `fanin migrate --url {shlex.quote(self.url)}` once"
+            )
         migrate.judge([row[0] for row in query("SELECT version FROM fanin_migration")], self.url)
 
     def bell(self, queues: list[str]) -> Bell:
