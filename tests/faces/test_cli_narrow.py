@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 import fanin
 from fanin.cli import main
+
+NOTE = "because the reason for it is a long one, and who looks at it would like to read all of it"
 
 
 @pytest.fixture
@@ -24,9 +27,9 @@ def full(app: fanin.App, monkeypatch: pytest.MonkeyPatch) -> fanin.App:
     flow.step(work, "a")
     flow.start()
     app.map(work, ["a"])
-    nightly = app.schedule("a nightly schedule", "0 2 * * *", work, ["a"], tz="America/Argentina/Buenos_Aires")
+    nightly = app.schedule("nächtlicher Lauf", "0 2 * * *", work, ["a"], tz="America/Argentina/Buenos_Aires")
     nightly.fire()
-    nightly.pause("because the reason for it is a long one")
+    nightly.pause(NOTE)
     app.run_worker(until_idle=True)
     return app
 
@@ -36,7 +39,9 @@ def full(app: fanin.App, monkeypatch: pytest.MonkeyPatch) -> fanin.App:
     [
         ("flows", ["flow", "state", "completed", "a flow with a long name"]),
         ("jobs", ["job", "state", "completed", "1/1", "a task with a name"]),
-        ("schedules", ["a nightly schedule", "0 2 * * *", "America/Argentina/Buenos_Aires", "paused (bec"]),
+        ("schedules", ["nächtlicher Lauf", "next", "fired 20", "paused", f"nächtlicher Lauf: {NOTE[:60]}"]),
+        ("events", ["job.finished", "waiting", "tries"]),
+        ("signals", ["events pending", "no relay runs, or the receiver"]),
     ],
 )
 def test_a_list_fits_and_cuts_names_alone(full: fanin.App, capsys: Any, command: str, whole: list[str]) -> None:
@@ -46,6 +51,35 @@ def test_a_list_fits_and_cuts_names_alone(full: fanin.App, capsys: Any, command:
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
     for one in whole:
         assert one in shown
-    looks: dict[str, Any] = {"jobs": full.jobs, "flows": full.flows, "schedules": list}
-    rows = looks[command]()
+    looks: dict[str, Any] = {"jobs": full.jobs, "flows": full.flows, "schedules": lambda: full.jobs()[:1]}
+    rows = looks.get(command, list)()
     assert all(row.id[:13] in shown for row in rows)
+    assert " ".join(shown.split()).count(NOTE) == (command == "schedules")
+
+
+def test_a_wide_state_takes_the_room_of_other_columns(full: fanin.App, capsys: Any) -> None:
+    @full.task(name="odd", attempts=1)
+    def odd(number: int) -> int:
+        return 1 // number
+
+    job = full.map(odd, [0, 1], tolerate=1)
+    full.run_worker(until_idle=True)
+    capsys.readouterr()
+    main(["jobs", "--url", full.url])
+    shown = capsys.readouterr().out
+    assert f"{job.id[:13]}  odd " in shown
+    assert "completed, with failures   2/2       1" in shown
+
+
+def test_all_moments_of_a_schedule_have_one_form_and_one_zone(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="tick")
+    def tick() -> None: ...
+
+    app.schedule("tick", "*/5 * * * * *", tick, tz="Europe/Berlin").row()
+    for words in (["schedules"], ["schedules", "show", "tick"]):
+        capsys.readouterr()
+        main([*words, "--next", "20", "--url", app.url])
+        shown = capsys.readouterr().out
+        form = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+0[12]:00"
+        assert len(re.findall(r"\d\d:\d\d", re.sub(form, "", shown))) == 0
+        assert len(re.findall(form, shown)) == (1 if len(words) == 1 else 21)

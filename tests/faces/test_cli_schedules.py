@@ -43,7 +43,7 @@ def test_the_list_says_when_each_is_fired_next(plan: Terminal) -> None:
     assert (nightly["last"], nightly["job"], nightly["paused_at"]) == (None, None, None)
     said = plan.run("schedules").stdout.decode()
     assert "nightly" in said
-    assert "T02:00+0" in said
+    assert " 02:00:00+0" in said
 
 
 def test_an_empty_list_says_how_one_comes_to_be(terminal: Terminal) -> None:

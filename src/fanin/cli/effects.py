@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import number
+from fanin.cli.tables import number, print_lines, text
 from fanin.domain import limits
 from fanin.domain.durations import span
 from fanin.domain.effects import Effect
@@ -90,25 +90,15 @@ def _list(job: str | None, state: str | None, limit: int, common: Common) -> int
 
 
 def _print(found: list[Effect], common: Common) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
-        right = heading in ("calls", "age")
-        whole = heading == "effect"  # for copying
-        table.add_column(
-            heading,
-            justify="right" if right else "left",
-            no_wrap=not whole,
-            overflow="fold" if whole else "ellipsis",
-        )
     now = time.time()
-    for one in found:
-        status = f"[{COLOURS.get(one.status, 'yellow')}]{one.status}[/]"
-        age = span(now - (one.settled_at or one.at))
-        table.add_row(escape(one.key), one.mode, status, number(one.calls), age, escape(one.note or one.error or ""))
-    console(common).print(table)
+    lines = [
+        [
+            text(one.key), text(one.mode), text(one.status, COLOURS.get(one.status, "yellow")), text(number(one.calls)),
+            text(span(now - (one.settled_at or one.at))), text(one.note or one.error or ""),
+        ]
+        for one in found
+    ]  # fmt: skip
+    print_lines(console(common), HEADINGS, lines, cut=0, fold=(0,), leave=(4,), right=(3, 4), said=5)
 
 
 def _settle(

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import number
+from fanin.cli.tables import number, print_lines, text
 from fanin.domain.durations import span
 from fanin.domain.errors import BadOption
 from fanin.domain.states import EVENT_STATES
@@ -55,19 +55,15 @@ def events(
 
 
 def _print(found: list[dict[str, Any]], common: Common) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
-        right = heading in ("tries", "age")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
     now = time.time()
-    for row in found:
-        status = f"[{COLOURS[row['status']]}]{row['status']}[/]"
-        said = escape(row["error"] or "")
-        table.add_row(row["key"], row["type"], status, number(row["tries"]), span(now - row["at"]), said)
-    console(common).print(table)
+    lines = [
+        [
+            text(row["key"]), text(row["type"]), text(row["status"], COLOURS[row["status"]]),
+            text(number(row["tries"])), text(span(now - row["at"])), text(row["error"] or ""),
+        ]
+        for row in found
+    ]  # fmt: skip
+    print_lines(console(common), HEADINGS, lines, cut=0, fold=(0,), leave=(4,), right=(3, 4), said=5)
 
 
 def _retry(keys: tuple[str, ...], common: Common) -> int:

@@ -25,7 +25,7 @@ USAGE = "fanin flows [OPTIONS] | fanin flows show|cancel|redrive FLOW"
 SAGA_USAGE = "fanin saga [OPTIONS] | fanin saga resolve|abandon|retry FLOW STEP"
 VERBS = ("list", "show", "cancel", "redrive")
 SAGA_VERBS = ("list", "resolve", "abandon", "retry")
-HEADINGS = ("flow", "name", "state", "steps running", "age", "took")
+HEADINGS = ("flow", "name", "state", "running", "age", "took")
 FlowName = Annotated[str | None, Parameter(name="FLOW", help="The flow's id, the beginning of it, or its key.")]
 
 
@@ -115,7 +115,7 @@ def _list(rows: list[FlowRow], common: Common) -> int:
         ]
         for row in rows
     ]  # fmt: skip
-    print_lines(console(common), HEADINGS, lines, cut=1, right=range(3, 6))
+    print_lines(console(common), HEADINGS, lines, cut=1, leave=(5,), right=range(3, 6))
     return exits.OK
 
 

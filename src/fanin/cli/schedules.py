@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
-from fanin.cli.tables import moment, print_lines, short, text
+from fanin.cli.tables import print_lines, short, text
 from fanin.domain.errors import BadOption, UnknownSchedule
 from fanin.domain.timing import Timing, soon
 from fanin.protocol import schedule
@@ -24,7 +24,7 @@ USAGE = "fanin schedules [OPTIONS] | fanin schedules show|pause|resume|fire|forg
 VERBS = ("list", "show", "pause", "resume", "fire", "forget")
 COLOURS = {"active": "green", "paused": "yellow", "overdue": "red", "failing": "red", "over": "dim"}
 OVERDUE_SECONDS = 60.0
-HEADINGS = ("schedule", "cron", "zone", "state", "next", "last", "job")
+HEADINGS = ("schedule", "cron", "zone", "state", "next", "last", "job", "said")
 
 
 def schedules(
@@ -121,14 +121,15 @@ def _fact(store: Store, bucket: int, row: ScheduleRow, now: float, coming: int) 
 def _print(found: list[dict[str, Any]], common: Common) -> None:
     lines = []
     for fact in found:
-        more, last = fact["note"] or fact["error"], fact["last"]
-        state = text(fact["state"], COLOURS[fact["state"]]).append(f" ({more})" if more else "", "default")
+        more, last = fact["note"] or fact["error"] or "", fact["last"]
+        state = text(fact["state"], COLOURS[fact["state"]])
         coming = _local(fact, fact["next"][0]) if fact["next"] and fact["state"] != "paused" else ""
         fate = f"{last['what']} {_local(fact, last['slot'])}" if last else ""
-        plain = [fact["name"], fact["cron"], fact["tz"], coming, fate, short(fact["job"]) if fact["job"] else ""]
+        job = short(fact["job"]) if fact["job"] else ""
+        plain = [fact["name"], fact["cron"], fact["tz"], coming, fate, job, more]
         cells = [text(one) for one in plain]
         lines.append([*cells[:3], state, *cells[3:]])
-    print_lines(console(common), HEADINGS, lines, cut=3, leave=(6, 5))
+    print_lines(console(common), HEADINGS, lines, cut=0, fold=(0, 4, 5), leave=(2, 1), said=7)
 
 
 def _show(store: Store, bucket: int, name: str, limit: int, coming: int, common: Common) -> int:
@@ -144,7 +145,7 @@ def _show(store: Store, bucket: int, name: str, limit: int, coming: int, common:
     out.print(f"task {fact['task']}, then {fact['then'] or 'nothing'}; misfire {fact['misfire']}, "
               f"overlap {fact['overlap']}", markup=False)  # fmt: skip
     if fact["next"]:
-        out.print("next: " + ", ".join(_local(fact, slot) for slot in fact["next"]), markup=False)
+        out.print("next: " + "\n      ".join(_local(fact, slot) for slot in fact["next"]), markup=False)
     for one in latest:
         missed = f", {one['missed']} missed" if one["missed"] else ""
         hand = ", by hand" if one["by_hand"] else ""
@@ -154,10 +155,8 @@ def _show(store: Store, bucket: int, name: str, limit: int, coming: int, common:
 
 
 def _local(fact: dict[str, Any], at: float) -> str:
-    """A slot as the schedule's zone has it, to the minute; one that has seconds, in UTC to the second."""
-    if at % 60:
-        return moment(at)
-    return _in_zone(fact["tz"], at).isoformat(timespec="minutes")
+    """A slot as the schedule's zone has it, in the form of all moments."""
+    return _in_zone(fact["tz"], at).isoformat(" ", "seconds").replace("+00:00", "Z")
 
 
 def _in_zone(tz: str, at: float) -> datetime:

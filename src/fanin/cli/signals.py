@@ -8,7 +8,7 @@ import msgspec
 
 from fanin.cli import exits
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json
-from fanin.cli.tables import number
+from fanin.cli.tables import number, print_lines, text
 from fanin.domain.durations import seconds, span
 from fanin.domain.signals import Signals
 
@@ -47,13 +47,10 @@ def signals(
 
 
 def _print(found: Signals, common: Common) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right" if heading in ("count", "oldest") else "left", no_wrap=True)
+    lines = []
     for name, age, meaning in LINES:
         count = getattr(found, name)
         oldest = span(getattr(found, age)) if age is not None and count else ""
-        table.add_row(name.replace("_", " "), number(count), oldest, meaning if count else "")
-    console(common).print(table)
+        cells = (name.replace("_", " "), number(count), oldest, meaning if count else "")
+        lines.append([text(cell) for cell in cells])
+    print_lines(console(common), HEADINGS, lines, cut=3, fold=(3,), right=(1, 2))

@@ -85,25 +85,55 @@ def print_lines(
     cut: int,
     leave: Sequence[int] = (),
     right: Collection[int] = (),
+    fold: Collection[int] = (),
+    said: int | None = None,
 ) -> None:
-    """A table in which a cut id, count or state would be wrong. Where it is too wide for the terminal, the column
-    ``cut`` alone gives way, after the columns ``leave`` were left out, one by one, if it would become too narrow.
-    ``right``: columns of numbers."""
+    """A table in which a cut id, count or state would be wrong.
+
+    Where it is too wide for the terminal, the free text of the column ``said`` goes below the table, the columns
+    ``fold`` go on in a second line, and the column ``cut`` gives way; before it becomes too narrow, the columns
+    ``leave`` are left out, one by one. ``right``: columns of numbers."""
+    from rich.markup import escape
     from rich.table import Table
 
     widths = {n: max(len(heading), *(line[n].cell_len for line in lines)) for n, heading in enumerate(headings)}
+
+    def over() -> int:
+        return sum(widths.values()) + 2 * (len(widths) - 1) - screen.width
+
+    below: list[tuple[str, str]] = []
+    if said is not None and (over() > 0 or not any(line[said].plain for line in lines)):
+        below = [(line[0].plain, line[said].plain) for line in lines if line[said].plain]
+        del widths[said]
+    for n in fold:
+        if n != cut and n in widths and over() > 0:
+            widths[n] = max(_halves(text) for text in (headings[n], *(line[n].plain for line in lines)))
     kept = min(widths[cut], ROOM_CHARS)
     for n in leave:
-        if sum(widths.values()) - widths[cut] + kept + 2 * (len(widths) - 1) > screen.width:
+        if over() - widths[cut] + kept > 0:
             del widths[n]
-    room = max(screen.width - sum(widths.values()) - 2 * (len(widths) - 1) + widths[cut], LEAST_CHARS)
+    widths[cut] = max(min(widths[cut], widths[cut] - over()), LEAST_CHARS)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for n in widths:
-        table.add_column(headings[n], justify="right" if n in right else "left", no_wrap=True)
+    for n, width in widths.items():
+        table.add_column(
+            headings[n], justify="right" if n in right else "left", width=width, no_wrap=n not in fold, overflow="fold"
+        )
     for line in lines:
-        line[cut].truncate(room, overflow="ellipsis")
+        if cut not in fold:
+            line[cut].truncate(widths[cut], overflow="ellipsis")
         table.add_row(*(line[n] for n in widths))
     screen.print(table)
+    for of, text in below:
+        under(screen, "  ", escape(f"{of}: {text}"), "")
+
+
+def _halves(text: str) -> int:
+    """How wide a text is in two lines."""
+    from rich.cells import cell_len
+
+    words = text.split(" ")
+    cuts = range(1, len(words) + 1)
+    return min(max(cell_len(" ".join(words[:cut])), cell_len(" ".join(words[cut:]))) for cut in cuts)
 
 
 def under(screen: Console, lead: str, markup: str, first: str | None = None) -> None:

@@ -49,6 +49,6 @@ def _refuse_flow(name: str, buckets: int) -> Txn[None]:
     except UnknownJob:
         return
     raise UnknownJob(
-        f"{name!r} is a flow, and a job is meant: `fanin show {shlex.quote(name)}` names the jobs of its steps; the flow itself is "
-        "cancelled and redriven by `fanin flows`"
+        f"{name!r} is a flow, and a job is meant: `fanin show {shlex.quote(name)}` names the jobs of its steps; the "
+        "flow itself is cancelled and redriven by `fanin flows`"
     )
