@@ -14,7 +14,7 @@ from fanin.domain.flows import EXPAND, FlowProgress, FlowRow, Plan, StepRow, Ste
 from fanin.domain.model import JobRow, NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
-from fanin.job import Job, LocalWorker
+from fanin.job import Job, LocalWorker, deed
 from fanin.protocol import flow, read, watching
 from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
@@ -409,50 +409,61 @@ class FlowRun:
     def _look(self, job_id: str) -> JobRow | None:
         return self._app.store.read(lambda: read.job(self._bucket, job_id))
 
-    def cancel(self, reason: str | None = None) -> bool:
+    def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """Stop the flow: nothing more starts, what runs is cancelled, and what is done is undone where its step says
-        how. False if it did not run any more."""
-        stopped = self._app.store.run(lambda: flow.cancel(self._bucket, self.id, reason))
+        how. False if it did not run any more.
+
+        reason, by: why, and who says so (default: the user and host of this process); both for people. Raises
+        `BadOption`.
+        """
+        done = deed(by, reason)
+        stopped = self._app.store.run(lambda: flow.cancel(self._bucket, self.id, done))
         for step in self.steps() if stopped else ():
             if step.status == "running" and (job_id := step.job_id) is not None:
                 self._app.store.run(lambda: flow.end_running(self._bucket, job_id))
         return stopped
 
-    def redrive(self, give_up_after: Duration | None = None) -> int:
+    def redrive(
+        self, give_up_after: Duration | None = None, *, reason: str | None = None, by: str | None = None
+    ) -> int:
         """Run a flow again that failed or was cancelled, and of which nothing was undone.
 
         Its failed steps go on with the parts that they lack, then what follows them. The number of the new run. Raises
-        `NotAllowedNow`.
+        `NotAllowedNow`, `BadOption`.
         """
+        done = deed(by, reason)
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
         run = self.row().run
-        return self._app.store.run(lambda: flow.run_again(self._bucket, self.id, run, wait))
+        return self._app.store.run(lambda: flow.run_again(self._bucket, self.id, run, wait, done))
 
-    def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False) -> None:
+    def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False, by: str | None = None) -> None:
         """Say that a person has undone a step, or found nothing to undo; the undoing goes on.
 
         Raises `NotAllowedNow`, also if it is to be undone and an effect of it is still under way or `unknown` (`fanin
         effects settle`), and `BadOption`.
         """
-        self._settle(step, "nothing_to_undo" if nothing_to_undo else "undone", note)
+        self._settle(step, "nothing_to_undo" if nothing_to_undo else "undone", note, by)
 
-    def abandon_undo(self, step: str, note: str) -> None:
+    def abandon_undo(self, step: str, note: str, *, by: str | None = None) -> None:
         """Give up on the undo of a step: it stays ``not_undone``, for the reason in ``note``; the undoing goes on.
 
         What is known of its effects stays as it is. Raises `NotAllowedNow`, `BadOption`.
         """
-        self._settle(step, "not_undone", note)
+        self._settle(step, "not_undone", note, by)
 
-    def _settle(self, step: str, status: str, note: str) -> None:
+    def _settle(self, step: str, status: str, note: str, by: str | None) -> None:
         if not note.strip() or len(note) > limits.REASON_CHARS:
             raise BadOption(
                 f"note={note[:40]!r}: say in 1 to {limits.REASON_CHARS} characters what was done, or why not"
             )
-        self._app.store.run(lambda: flow.resolve(self._bucket, self.id, step, status, note))
+        done = deed(by, note)
+        self._app.store.run(lambda: flow.resolve(self._bucket, self.id, step, status, done))
 
-    def undo_again(self, step: str) -> None:
-        """Run what failed to undo a step once more. Raises `NotAllowedNow`."""
-        self._app.store.run(lambda: flow.undo_again(self._bucket, self.id, step))
+    def undo_again(self, step: str, note: str | None = None, *, by: str | None = None) -> None:
+        """Run what failed to undo a step once more; ``note``: why it may succeed now. Raises `NotAllowedNow`,
+        `BadOption`."""
+        done = deed(by, note)
+        self._app.store.run(lambda: flow.undo_again(self._bucket, self.id, step, done))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FlowRun) and other.id == self.id

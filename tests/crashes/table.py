@@ -915,9 +915,9 @@ def heard_flow_completes(stage: Stage) -> TxnFactory[list[Settled]]:
 
 @row("flow.resolve", "the last step that waits for a person, given up, with one before it that is to be undone")
 def give_up_undo(stage: Stage) -> TxnFactory[None]:
-    flow_id = stage.flow(CHAIN, undo=["a", "b"])
+    flow_id, deed = stage.flow(CHAIN, undo=["a", "b"]), stage.deed()
     stage.ended("succeed", "succeed", "fail", "fail")
-    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "not_undone", "too late"))
+    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "not_undone", deed))
 
 
 @row("finish.settle", "a step that fails beside one that runs")
@@ -979,8 +979,8 @@ def undo_by_hand(stage: Stage) -> TxnFactory[list[Settled]]:
 
 @row("flow.cancel", "a flow with a step that runs")
 def cancel_flow(stage: Stage) -> TxnFactory[bool]:
-    flow_id = stage.flow(CHAIN)
-    return lambda: flow.cancel(BUCKET, flow_id, "enough")
+    flow_id, deed = stage.flow(CHAIN), stage.deed()
+    return lambda: flow.cancel(BUCKET, flow_id, deed)
 
 
 @row("flow.end_running", "the last job of a flow that was stopped")
@@ -999,27 +999,27 @@ def give_up_flow(stage: Stage) -> TxnFactory[bool]:
 
 @row("flow.run_again", "a flow that failed in two branches")
 def redrive_flow(stage: Stage) -> TxnFactory[int]:
-    flow_id = stage.flow({"a": "", "b": "", "c": "a b"}, fail_fast=False)
+    flow_id, deed = stage.flow({"a": "", "b": "", "c": "a b"}, fail_fast=False), stage.deed()
     stage.ended("fail", "fail")
-    return lambda: flow.run_again(BUCKET, flow_id, 1)
+    return lambda: flow.run_again(BUCKET, flow_id, 1, done=deed)
 
 
 @row("flow.run_again", "a flow that was stopped in its last step")
 def redrive_done(stage: Stage) -> TxnFactory[int]:
-    flow_id = stage.flow({"a": ""})
+    flow_id, deed = stage.flow({"a": ""}), stage.deed()
     held = stage.step()
     stage.store.run(lambda: flow.cancel(BUCKET, flow_id))
     stage.settled([succeed(held)])
-    return lambda: flow.run_again(BUCKET, flow_id, 1)
+    return lambda: flow.run_again(BUCKET, flow_id, 1, done=deed)
 
 
 @row("flow.run_again", "a flow that was stopped between two steps")
 def redrive_between(stage: Stage) -> TxnFactory[int]:
-    flow_id = stage.flow(CHAIN)
+    flow_id, deed = stage.flow(CHAIN), stage.deed()
     held = stage.step()
     stage.store.run(lambda: flow.cancel(BUCKET, flow_id))
     stage.settled([succeed(held)])
-    return lambda: flow.run_again(BUCKET, flow_id, 1)
+    return lambda: flow.run_again(BUCKET, flow_id, 1, done=deed)
 
 
 def undo_failed(stage: Stage) -> str:
@@ -1043,18 +1043,18 @@ def once(factory: TxnFactory[None]) -> TxnFactory[None]:
 
 @row("flow.resolve", "a step that a person has undone, the last one to be undone")
 def resolve_last(stage: Stage) -> TxnFactory[None]:
-    flow_id = stage.flow(CHAIN, manual=["a"])
+    flow_id, deed = stage.flow(CHAIN, manual=["a"]), stage.deed()
     stage.ended("succeed", "succeed", "fail")
-    return once(lambda: flow.resolve(BUCKET, flow_id, "a", "undone", "called them"))
+    return once(lambda: flow.resolve(BUCKET, flow_id, "a", "undone", deed))
 
 
 @row("flow.resolve", "a step that waits for a person, with one before it that is to be undone")
 def resolve_step(stage: Stage) -> TxnFactory[None]:
-    flow_id = undo_failed(stage)
-    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "nothing_to_undo", "saw it"))
+    flow_id, deed = undo_failed(stage), stage.deed()
+    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "nothing_to_undo", deed))
 
 
 @row("flow.undo_again", "an undo that has failed")
 def undo_once_more(stage: Stage) -> TxnFactory[None]:
-    flow_id = undo_failed(stage)
-    return once(lambda: flow.undo_again(BUCKET, flow_id, "b"))
+    flow_id, deed = undo_failed(stage), stage.deed()
+    return once(lambda: flow.undo_again(BUCKET, flow_id, "b", deed))

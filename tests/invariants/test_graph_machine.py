@@ -241,20 +241,20 @@ class Graph(RuleBasedStateMachine):
 
     @rule()
     def flow_cancel(self) -> None:
-        self.both(lambda: flow.cancel(0, self.flow_id))
+        self.both(partial(flow.cancel, 0, self.flow_id, self.deed()))
 
     @rule(late=st.booleans())
     def flow_again(self, late: bool) -> None:
         run = max(1, self.run_of("flow", self.flow_id) - late)
-        self.both(lambda: flow.run_again(0, self.flow_id, run))
+        self.both(partial(flow.run_again, 0, self.flow_id, run, done=self.deed()))
 
     @rule(number=SMALL, status=st.sampled_from(["undone", "nothing_to_undo"]))
     def flow_resolve(self, number: int, status: str) -> None:
-        self.both(lambda: flow.resolve(0, self.flow_id, self.step(number), status, "by hand"))
+        self.both(partial(flow.resolve, 0, self.flow_id, self.step(number), status, self.deed()))
 
     @rule(number=SMALL)
     def flow_undo_again(self, number: int) -> None:
-        self.both(lambda: flow.undo_again(0, self.flow_id, self.step(number)))
+        self.both(partial(flow.undo_again, 0, self.flow_id, self.step(number), self.deed()))
 
     # The schedule.
 

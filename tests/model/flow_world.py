@@ -178,7 +178,7 @@ class FlowRules(Guards):
         n = int(v["name"][1:])
         row: Any = view.get(("step", n))
         open_ = self.holds("resolve.status", row.status in ("manual", "undo_failed"))
-        return [(row.job_id,)] if self._move(view, n, open_, status=v["status"]) else []
+        return [(n, row.job_id)] if self._move(view, n, open_, status=v["status"]) else []
 
     def flow_undo_again(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("step", v["n"]))

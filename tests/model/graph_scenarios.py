@@ -82,24 +82,27 @@ def abandon(job_id: str, idx: int = 0) -> Op:
     return Op("abandon", lambda _: lambda: nest.abandon(0, job_id, TOP, idx))
 
 
+BY_HAND = Deed("0d000000-0000-0000-0000-000000000002", None, None)
+
+
 def skipped(idx: int = 0) -> Op:
     deed = Deed("0d000000-0000-0000-0000-000000000001", None, None)
     return Op("skip", lambda _: lambda: skip.skip(0, TOP, idx, f'"{deed.id}"', deed))
 
 
 def again(seen: int = 1) -> Op:
-    return Op("run again", lambda _: lambda: flow.run_again(0, FLOW, seen))
+    return Op("run again", lambda _: lambda: flow.run_again(0, FLOW, seen, done=BY_HAND))
 
 
-STOP = Op("stop", lambda _: lambda: flow.cancel(0, FLOW))
+STOP = Op("stop", lambda _: lambda: flow.cancel(0, FLOW, BY_HAND))
 
 
 def resolve(n: int, status: str = "undone") -> Op:
-    return Op("resolve", lambda _: lambda: flow.resolve(0, FLOW, f"s{n}", status, "by hand"))
+    return Op("resolve", lambda _: lambda: flow.resolve(0, FLOW, f"s{n}", status, BY_HAND))
 
 
 def undo_again(n: int) -> Op:
-    return Op("undo again", lambda _: lambda: flow.undo_again(0, FLOW, f"s{n}"))
+    return Op("undo again", lambda _: lambda: flow.undo_again(0, FLOW, f"s{n}", BY_HAND))
 
 
 # Where they begin.
@@ -231,7 +234,7 @@ def calm(rows: dict[Key, Any], missing: frozenset[str]) -> str | None:
                 for key in sorted(
                     key for key in rows if key[0] == "step" and rows[key].status in ("undo_failed", "manual")
                 ):
-                    settled(partial(flow.resolve, 0, FLOW, f"s{key[1]}", "undone", "by hand"))
+                    settled(partial(flow.resolve, 0, FLOW, f"s{key[1]}", "undone", BY_HAND))
         if wrong := violations(rows):
             return f"in the calm: {'; '.join(wrong)}"
         if rows == before:

@@ -71,6 +71,9 @@ class PurgeRules(Guards):
         row: Any = view.get(("flow",))
         return self._remove(view, [("flow",)] if self.holds("purge.status", row.status in DONE) else [])
 
+    def purge_remove_log(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        return []
+
     def purge_remove_events(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return self._remove(view, self._events(view, v["jobs"]))
 

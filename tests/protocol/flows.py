@@ -10,7 +10,7 @@ import msgspec
 from fanin.domain import identity
 from fanin.domain.flows import EXPAND, FlowRow, Plan, StepSpec, Undo
 from fanin.domain.model import Claim, NewJob, Report, Spec
-from fanin.protocol import close, flow
+from fanin.protocol import close, deeds, flow
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.stores.base import Store
 from tests.protocol.helpers import QUEUE, TASK, claim, done, failed, settle
@@ -111,7 +111,7 @@ def undo(store: Store, flow_id: str, name: str) -> None:
 
 def cancel(store: Store, flow_id: str, reason: str | None = None) -> bool:
     """Stop the flow, and its jobs as upkeep does it."""
-    stopped = store.run(lambda: flow.cancel(0, flow_id, reason))
+    stopped = store.run(lambda: flow.cancel(0, flow_id, deeds.deed("kim", reason)))
     cancel_left(store)
     return stopped
 
@@ -128,12 +128,12 @@ def end_stale(store: Store) -> list[str]:
 
 
 def again(store: Store, flow_id: str, run: int = 1) -> int:
-    return store.run(lambda: flow.run_again(0, flow_id, run))
+    return store.run(lambda: flow.run_again(0, flow_id, run, done=deeds.deed("kim", "all is well now")))
 
 
 def resolve(store: Store, flow_id: str, name: str, status: str = "undone") -> None:
-    store.run(lambda: flow.resolve(0, flow_id, name, status, "by hand"))
+    store.run(lambda: flow.resolve(0, flow_id, name, status, deeds.deed("kim", "by hand")))
 
 
 def undo_again(store: Store, flow_id: str, name: str) -> None:
-    store.run(lambda: flow.undo_again(0, flow_id, name))
+    store.run(lambda: flow.undo_again(0, flow_id, name, deeds.deed("kim")))

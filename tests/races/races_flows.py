@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -68,14 +69,14 @@ def steps_before_one(arena: Arena) -> list[Actor]:
 def flow_end_and_cancel(arena: Arena) -> list[Actor]:
     """A flow completes and is cancelled."""
     flow_id = arena.flow({"a": ""})
-    return [ends(arena, "A"), verb("B", lambda: flow.cancel(BUCKET, flow_id), "STOPPED")]
+    return [ends(arena, "A"), verb("B", partial(flow.cancel, BUCKET, flow_id, arena.deed()), "STOPPED")]
 
 
 @race("a step that leads to another against a cancel", "A=LAST B=STOPPED", also=once_each, **SHORT)
 def step_and_cancel(arena: Arena) -> list[Actor]:
     """A step starts in a flow that was stopped."""
     flow_id = arena.flow({"a": "", "b": "a"})
-    return [ends(arena, "A"), verb("B", lambda: flow.cancel(BUCKET, flow_id), "STOPPED")]
+    return [ends(arena, "A"), verb("B", partial(flow.cancel, BUCKET, flow_id, arena.deed()), "STOPPED")]
 
 
 @race("a flow run again by two", "A=2 B=2", also=once_each, **SHORT)
@@ -83,7 +84,7 @@ def flow_again_and_again(arena: Arena) -> list[Actor]:
     """Two people press the button, and a step runs twice over."""
     flow_id = arena.flow({"a": "", "b": "a"})
     arena.ended("fail")
-    return [actor(name, lambda: flow.run_again(BUCKET, flow_id, 1), str) for name in "AB"]
+    return [actor(name, partial(flow.run_again, BUCKET, flow_id, 1, done=arena.deed()), str) for name in "AB"]
 
 
 def none_left_failed(arena: Arena, run: Run) -> list[str]:
@@ -101,7 +102,7 @@ def flow_again_and_step(arena: Arena) -> list[Actor]:
     flow_id = arena.flow({"a": "", "b": "", "c": "a b"})
     arena.ended("fail")
     return [
-        actor("A", refusable(lambda: flow.run_again(BUCKET, flow_id, 1)), str),
+        actor("A", refusable(partial(flow.run_again, BUCKET, flow_id, 1, done=arena.deed())), str),
         arena.fails("B", arena.step()),
     ]
 
@@ -112,8 +113,8 @@ def resolve_and_undo_again(arena: Arena) -> list[Actor]:
     flow_id = arena.flow({"a": "", "b": "a"}, undo=["a"])
     arena.ended("succeed", "fail", "fail")
     return [
-        actor("A", refusable(lambda: flow.resolve(BUCKET, flow_id, "a", "undone", "by hand")), str),
-        actor("B", refusable(lambda: flow.undo_again(BUCKET, flow_id, "a")), str),
+        actor("A", refusable(partial(flow.resolve, BUCKET, flow_id, "a", "undone", arena.deed())), str),
+        actor("B", refusable(partial(flow.undo_again, BUCKET, flow_id, "a", arena.deed())), str),
     ]
 
 

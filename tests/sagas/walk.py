@@ -9,7 +9,7 @@ from typing import Any, cast
 from fanin.domain import identity
 from fanin.domain.errors import NotAllowedNow
 from fanin.domain.model import Claim, Report, Verdict
-from fanin.protocol import advance, effect, finish, flow, lease
+from fanin.protocol import advance, deeds, effect, finish, flow, lease
 from fanin.runtime import upkeep
 from fanin.runtime.effects import perform
 from fanin.runtime.executors import run_handler
@@ -126,7 +126,7 @@ class Walk:
         if self._lazy:
             self.run.cancel("enough")
         else:
-            self.store.run(lambda: flow.cancel(BUCKET, self.run.id, "enough"))
+            self.store.run(lambda: flow.cancel(BUCKET, self.run.id, deeds.deed(reason="enough")))
 
     def give_up(self) -> None:
         execute(self.store, f"UPDATE fanin.flow SET give_up_at = 1 WHERE id = '{self.run.id}' AND status = 'running'")

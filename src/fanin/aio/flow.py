@@ -136,20 +136,22 @@ class AsyncFlowRun:
     async def explain(self) -> Explanation:
         return await asyncio.to_thread(self._sync.explain)
 
-    async def cancel(self, reason: str | None = None) -> bool:
-        return await asyncio.to_thread(self._sync.cancel, reason)
+    async def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
+        return await asyncio.to_thread(lambda: self._sync.cancel(reason, by=by))
 
-    async def redrive(self, give_up_after: Duration | None = None) -> int:
-        return await asyncio.to_thread(self._sync.redrive, give_up_after)
+    async def redrive(
+        self, give_up_after: Duration | None = None, *, reason: str | None = None, by: str | None = None
+    ) -> int:
+        return await asyncio.to_thread(lambda: self._sync.redrive(give_up_after, reason=reason, by=by))
 
-    async def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False) -> None:
-        await asyncio.to_thread(lambda: self._sync.resolve(step, note, nothing_to_undo=nothing_to_undo))
+    async def resolve(self, step: str, note: str, *, nothing_to_undo: bool = False, by: str | None = None) -> None:
+        await asyncio.to_thread(lambda: self._sync.resolve(step, note, nothing_to_undo=nothing_to_undo, by=by))
 
-    async def abandon_undo(self, step: str, note: str) -> None:
-        await asyncio.to_thread(self._sync.abandon_undo, step, note)
+    async def abandon_undo(self, step: str, note: str, *, by: str | None = None) -> None:
+        await asyncio.to_thread(lambda: self._sync.abandon_undo(step, note, by=by))
 
-    async def undo_again(self, step: str) -> None:
-        await asyncio.to_thread(self._sync.undo_again, step)
+    async def undo_again(self, step: str, note: str | None = None, *, by: str | None = None) -> None:
+        await asyncio.to_thread(lambda: self._sync.undo_again(step, note, by=by))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AsyncFlowRun) and other.id == self.id

@@ -13,6 +13,7 @@ from fanin.cli.drawing import COLOURS, flow_facts, show_flow, step_facts, wanted
 from fanin.cli.options import DEFAULT, Common, console, open_app, option, print_json, say
 from fanin.cli.steps import look
 from fanin.cli.tables import print_lines, short, text, under
+from fanin.cli.verbs import By
 from fanin.domain.durations import span
 from fanin.domain.errors import BadOption, NotAllowedNow
 from fanin.domain.states import FLOW_LIVE, FLOW_STATES, STEP_STUCK, STEP_TO_UNDO
@@ -37,7 +38,8 @@ def flows(
     status: Annotated[str | None, option(f"With list: only flows in this state: {', '.join(FLOW_STATES)}.")] = None,
     limit: Annotated[int, Parameter(help="With list: how many of the newest.")] = 20,
     mermaid: Annotated[bool, option("With show: as a Mermaid diagram.")] = False,
-    reason: Annotated[str | None, option("With cancel: why, for those who look at the flow later.")] = None,
+    reason: Annotated[str | None, option("With cancel and redrive: why, for those who look at the flow later.")] = None,
+    by: By = None,
     common: Common = DEFAULT,
 ) -> int:
     """List the newest flows, show the steps of one, stop it, or run its failed steps again."""
@@ -51,11 +53,11 @@ def flows(
         if verb == "show":
             return show_flow(app, run, mermaid, common)
         if verb == "cancel":
-            if not run.cancel(reason):
+            if not run.cancel(reason, by=by):
                 raise NotAllowedNow(f"flow {short(run.id)} is {run.status}: there is nothing to cancel")
             said = "stopped; what was done is being undone, where its step says how"
         else:
-            said = f"runs again, as run {run.redrive()}"
+            said = f"runs again, as run {run.redrive(reason=reason, by=by)}"
         row = run.row()
     if common.json:
         print_json(flow_facts(row))
@@ -70,7 +72,10 @@ def saga(
     step: Annotated[str | None, Parameter(name="STEP", help="The name of the step.")] = None,
     /,
     *,
-    note: Annotated[str | None, option("With resolve: what was done. With abandon: why it is not undone.")] = None,
+    note: Annotated[
+        str | None, option("With resolve: what was done. With abandon: why it is not undone. With retry: what is new.")
+    ] = None,
+    by: By = None,
     nothing_to_undo: Annotated[bool, option("With resolve: there was nothing to undo.")] = False,
     limit: Annotated[int, Parameter(help="With list: how many of the newest.")] = 20,
     common: Common = DEFAULT,
@@ -85,11 +90,11 @@ def saga(
             return _attention(app, limit, common)
         run = app.flow_run(name)
         if verb == "resolve":
-            run.resolve(step, note or "", nothing_to_undo=nothing_to_undo)
+            run.resolve(step, note or "", nothing_to_undo=nothing_to_undo, by=by)
         elif verb == "abandon":
-            run.abandon_undo(step, note or "")
+            run.abandon_undo(step, note or "", by=by)
         else:
-            run.undo_again(step)
+            run.undo_again(step, note, by=by)
         row = run.row()
     if common.json:
         print_json(flow_facts(row))

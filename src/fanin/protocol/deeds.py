@@ -12,7 +12,7 @@ SQL = Room("deeds")
 
 
 class Deed(NamedTuple):
-    """Who does something to a job, and why; both for people. ``id`` is made once, before the first try."""
+    """Who does something to a job or a flow, and why; both for people. ``id`` is made once, before the first try."""
 
     id: str
     who: str | None = None
@@ -28,6 +28,7 @@ def deed(who: str | None = None, reason: str | None = None) -> Deed:
 
 
 def write_down(bucket: int, job_id: str, what: str, done: Deed, idx: int | None = None) -> Txn[None]:
+    """``job_id``: of a job, with the part as ``idx``, or of a flow, with the step."""
     yield SQL.write_down(bucket=bucket, job_id=job_id, id=done.id, what=what, idx=idx, who=done.who, reason=done.reason)
 
 

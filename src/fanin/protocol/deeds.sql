@@ -1,8 +1,10 @@
--- What was done to a job from outside its handlers, by whom and why. For people; nothing is decided by it.
+-- What was done to a job or a flow from outside its handlers, by whom and why. For people; nothing is decided by it.
 -- Lock order: inserts last.
 
 -- name: write_down
--- In the transaction of the deed, so that there is no deed without its line.
+-- In the transaction of the deed, so that there is no deed without its line. job_id: of a job or a flow; of a flow, idx is
+-- the step.
 INSERT INTO fanin.job_log (bucket, job_id, id, run, at, what, idx, who, reason)
-SELECT :bucket, j.id, :id, j.run, fanin.clock(), :what, :idx, :who, :reason
-FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id;
+SELECT :bucket, r.id, :id, r.run, fanin.clock(), :what, :idx, :who, :reason
+FROM (SELECT j.id, j.run FROM fanin.job AS j WHERE j.bucket = :bucket AND j.id = :job_id
+    UNION ALL SELECT f.id, f.run FROM fanin.flow AS f WHERE f.bucket = :bucket AND f.id = :job_id) AS r;

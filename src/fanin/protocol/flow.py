@@ -15,6 +15,7 @@ from fanin.domain.states import FLOW_STATES, JOB_ENDED, STEP_UNDONE, check_look
 from fanin.protocol import advance, close, deeds, effect, redrive, submit
 from fanin.protocol.advance import Flow
 from fanin.protocol.born import Born
+from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Again, Room, Txn, TxnFactory, one
 from fanin.protocol.submit import Chunks
 
@@ -105,11 +106,13 @@ def _stop_if_late(flow: NewFlow) -> Txn[None]:
             yield from close.cancel(flow.bucket, job.id, STOPPED)
 
 
-def cancel(bucket: int, flow_id: str, reason: str | None = None) -> Txn[bool]:
+def cancel(bucket: int, flow_id: str, done: Deed | None = None) -> Txn[bool]:
     """Stop a flow: nothing more starts, its running jobs are to be cancelled, and what was done is undone where that
-    was provided for. False if it does not run any more. Raises `UnknownJob`, `BadOption`."""
-    deeds.deed(reason=reason)
-    return (yield from _stop(bucket, flow_id, "cancelled", reason))
+    was provided for. False if it does not run any more. Raises `UnknownJob`."""
+    stopped = yield from _stop(bucket, flow_id, "cancelled", done.reason if done is not None else None)
+    if stopped and done is not None:
+        yield from deeds.write_down(bucket, flow_id, "cancelled", done)
+    return stopped
 
 
 def give_up(bucket: int, flow_id: str) -> Txn[bool]:
@@ -138,7 +141,9 @@ def end_running(bucket: int, job_id: str) -> Txn[bool]:
     return (yield from close.cancel(bucket, job_id, STOPPED))
 
 
-def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None = None) -> Txn[int]:
+def run_again(
+    bucket: int, flow_id: str, run: int, give_up_after: float | None = None, done: Deed | None = None
+) -> Txn[int]:
     """Open the run after ``run`` of a flow that failed or was cancelled: the failed steps go on with what they lack,
     what was skipped waits again. The number of the new run; of a later one, if it stands already.
 
@@ -151,14 +156,14 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
         return found.run
 
     def again() -> Txn[int]:
-        return run_again(bucket, flow_id, run, give_up_after)
+        return run_again(bucket, flow_id, run, give_up_after, done)
 
     steps = yield SQL.steps(bucket=bucket, flow_id=flow_id)
     revived = []
     for n, status, after, job_id, spec in sorted(steps, key=lambda row: str(row[3])):
         if status == "failed":
             wait = msgspec.json.decode(spec, type=StepSpec).give_up_after(first=after == "[]")
-            if (yield from _revive(bucket, job_id, again, wait)):
+            if (yield from _revive(bucket, job_id, again, done, wait)):
                 revived.append(n)
     flow = yield from _locked(bucket, flow_id)
     if flow.run > run:
@@ -192,23 +197,25 @@ def run_again(bucket: int, flow_id: str, run: int, give_up_after: float | None =
             yield from advance.wrap_up(flow)
         yield from flow.save()
         yield from _create(bucket, flow.born)
+    if done is not None:
+        yield from deeds.write_down(bucket, flow_id, "redriven", done)
     return int(new_run)
 
 
-def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn[None]:
-    """A person has undone step ``name``, found that there is nothing to undo, or gives it up: the undoing goes on.
+def resolve(bucket: int, flow_id: str, name: str, status: str, done: Deed) -> Txn[None]:
+    """A person has undone step ``name``, found that there is nothing to undo, or gives it up: the undoing goes on. The
+    reason stays with the step.
 
     Raises `NotAllowedNow`, also while it is not known whether an effect of the step was done, and `UnknownJob`.
     """
     if status not in STEP_UNDONE:
         raise BadOption(f"status={status!r}: give {' or '.join(STEP_UNDONE)}")
-    deeds.deed(reason=note)
     flow = yield from _attended(bucket, flow_id)
-    found = yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=note)
+    found = yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=done.reason)
     if not found:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
     if status == "undone":
-        (step_job,) = found[0]
+        step_job = found[0][1]
         for job_id in (yield from advance.family(bucket, step_job)):
             yield advance.SQL.hold_effects(bucket=bucket, job_id=job_id)
             yield from effect.cancel(bucket, job_id)
@@ -219,15 +226,16 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, note: str) -> Txn
                 "what nobody knows has to be settled first (fanin effects settle)"
             )
     yield from _go_on(flow)
+    yield from deeds.write_down(bucket, flow_id, status, done, found[0][0])
 
 
-def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
+def undo_again(bucket: int, flow_id: str, name: str, done: Deed | None = None) -> Txn[None]:
     """Run what failed to undo step ``name`` once more. Raises `NotAllowedNow`, `UnknownJob`."""
     found = yield SQL.step_named(bucket=bucket, flow_id=flow_id, name=name)
     if not found or found[0][1] != "undo_failed":
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one whose undo has failed")
     n, _, job_id = found[0]
-    if not (yield from _revive(bucket, job_id, lambda: undo_again(bucket, flow_id, name))):
+    if not (yield from _revive(bucket, job_id, lambda: undo_again(bucket, flow_id, name, done), done)):
         raise NotAllowedNow(
             f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again: undo it by hand, then "
             "say (FlowRun.resolve)"
@@ -238,9 +246,13 @@ def undo_again(bucket: int, flow_id: str, name: str) -> Txn[None]:
     flow.status = "compensating"
     flow.running += 1
     yield from flow.save()
+    if done is not None:
+        yield from deeds.write_down(bucket, flow_id, "undo_again", done, n)
 
 
-def _revive(bucket: int, job_id: str, of: TxnFactory[Any], give_up_after: float | None = None) -> Txn[bool]:
+def _revive(
+    bucket: int, job_id: str, of: TxnFactory[Any], done: Deed | None, give_up_after: float | None = None
+) -> Txn[bool]:
     """Run what failed of a job again, as a part of the transaction ``of``. False if there is nothing, or somebody else
     has opened a later run."""
     found = yield SQL.job_of(bucket=bucket, id=job_id)
@@ -250,7 +262,7 @@ def _revive(bucket: int, job_id: str, of: TxnFactory[Any], give_up_after: float 
     if status not in JOB_ENDED:
         return False
     try:
-        opened = yield from redrive.redrive(bucket, job_id, run, attempts, None, give_up_after, owned=True)
+        opened = yield from redrive.redrive(bucket, job_id, run, attempts, None, give_up_after, done, owned=True)
     except Again:  # not only that: all of this
         raise Again(of) from None
     if opened != run + 1:

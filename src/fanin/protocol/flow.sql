@@ -97,7 +97,7 @@ RETURNING run;
 -- A person has done, found needless or given up what could not be undone here.
 UPDATE fanin.flow_step SET status = :status, note = :note
 WHERE bucket = :bucket AND flow_id = :flow_id AND name = :name AND status IN ('manual', 'undo_failed')
-RETURNING job_id;
+RETURNING n, job_id;
 
 -- name: step_named
 -- A step of a flow that needs attention.

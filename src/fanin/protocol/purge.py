@@ -147,6 +147,7 @@ def purge(
     if flow is not None:
         yield SQL.remove_steps(bucket=flow[0], flow_id=flow[1])
         one((yield SQL.remove_flow(bucket=flow[0], flow_id=flow[1])))
+        yield SQL.remove_log(bucket=flow[0], job_id=flow[1])
     assert stripes == 0, "a stripe that we hold changed under us"
     for bucket, tellers in _by_bucket(_with_events(members, flow)):
         events += len((yield SQL.remove_events(bucket=bucket, jobs=tellers, unsent=unsent)))

@@ -204,7 +204,7 @@ DELETE FROM fanin.part_key WHERE bucket = :bucket AND job_id = :job_id AND key <
 RETURNING key;
 
 -- name: remove_log
--- What operators did to it.
+-- What operators did to it, or to a flow.
 DELETE FROM fanin.job_log WHERE bucket = :bucket AND job_id = :job_id
 RETURNING id;
 
