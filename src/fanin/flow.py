@@ -11,11 +11,11 @@ from fanin.domain import flows, identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
 from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob
 from fanin.domain.flows import EXPAND, FlowProgress, FlowRow, Plan, StepRow, StepSpec, Undo
-from fanin.domain.model import JobRow, NewJob, Spec
+from fanin.domain.model import NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
 from fanin.job import Job, LocalWorker, deed
-from fanin.protocol import flow, read, watching
+from fanin.protocol import explain, flow, read, watching
 from fanin.protocol.advance import payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
@@ -379,7 +379,8 @@ class FlowRun:
         """
         found = self.wait(timeout).row()
         if found.status != "completed":
-            raise JobFailed(f"flow {self.id} {found.status}: {found.reason or found.cause}{self._first_failure()}")
+            why = f"{found.reason or found.cause}{self._first_failure() if found.cause == 'failed' else ''}"
+            raise JobFailed(f"flow {self.id} {found.status}: {why}{''.join(self._not_undone())}")
         if step is None:
             steps = self.steps()
             followed = {n for one in steps for n in one.after}
@@ -390,24 +391,28 @@ class FlowRun:
         return self.job(step).result()
 
     def _first_failure(self) -> str:
-        for step in self.steps():
-            if step.job_id is not None and (job := self.job(step.name)).status == "failed":
-                first = first_failure(self._app.store, job.id, job.row().batch)
-                return "" if first is None else f": {first}"
+        """Of the step that the flow's reason names: the first to fail for which no other provides."""
+        steps = self.steps()
+        for step in sorted((one for one in steps if one.ended_no is not None), key=lambda one: one.ended_no or 0):
+            provided = flows.handled([one.condition for one in steps if step.n in one.after])
+            if not provided and (job := self.job(step.name)).status != "completed":
+                return _first_of(job)
         return ""
 
-    def explain(self) -> Explanation:
-        """What happened to the flow in the order of time: when each step started and ended, and why. Raises
-        `UnknownJob`."""
-        steps, jobs = self.steps(), {}
-        for job_id in (job_id for step in steps for job_id in (step.job_id, step.undo_job_id) if job_id is not None):
-            first = self._look(job_id)
-            if first is not None:
-                jobs[job_id] = first, self._look(self._made_by(job_id)) or first
-        return flow_explanation(self.row(), steps, jobs)
+    def _not_undone(self) -> Iterator[str]:
+        """What waits for a person, beside why the flow did not complete."""
+        for step in self.steps():
+            if step.status == "undo_failed" and step.undo_job_id is not None:
+                failure = _first_of(Job(self._app, self._made_by(step.undo_job_id)))
+                yield f"; the undo of step {step.name!r} failed: {step.note}{failure}"
+            elif step.status == "manual" and step.undo is not None:
+                yield f"; step {step.name!r} is to be undone by a person: {step.undo.manual}"
 
-    def _look(self, job_id: str) -> JobRow | None:
-        return self._app.store.read(lambda: read.job(self._bucket, job_id))
+    def explain(self) -> Explanation:
+        """What happened to the flow in the order of time: when each step started and ended, and why; what operators
+        did; the end of each run. Raises `UnknownJob`."""
+        found = self._app.store.read(lambda: explain.known_flow(self._bucket, self.id))
+        return flow_explanation(self.id, found)
 
     def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """Stop the flow: nothing more starts, what runs is cancelled, and what is done is undone where its step says
@@ -473,6 +478,12 @@ class FlowRun:
 
     def __repr__(self) -> str:
         return f"<FlowRun {self.id}>"
+
+
+def _first_of(job: Job) -> str:
+    row = job.row()
+    first = first_failure(job._app.store, job.id, row.batch) if row.status == "failed" else None
+    return "" if first is None else f": {first}"
 
 
 def _steps(after: Any) -> list[Step | str]:

@@ -238,7 +238,7 @@ def test_the_story_of_a_flow_is_told_in_order(app: fanin.App, run: fanin.FlowRun
     order = [told.index(f"step {name} ended: job {jobs[name]} completed") for name in ("flight", "rows", "seats")]
     assert order == sorted(order)
     assert f"step hotel ended: job {jobs['hotel']} failed: 1 of 1 parts failed, tolerated 0" in told
-    assert told[-1].startswith("run 1 ended: needs_attention: step 'hotel': job")
+    assert told[-1].startswith("run 1 needs a person for step flight: step 'hotel': job")
     timeline = json.loads(said(app, capsys, "explain", "2026", "--json"))["timeline"]
     assert [line["what"] for line in timeline][:2] == ["created", "child"]
 
@@ -273,7 +273,9 @@ def test_the_story_of_a_flow_says_why_a_step_was_skipped_or_undone(app: fanin.Ap
     cancelled = stopped.start()
     cancelled.cancel("enough")
     app.run_worker(until_idle=True)
-    assert [line.text for line in cancelled.explain().timeline][-1] == "run 1 ended: cancelled: enough"
+    assert [line.text for line in cancelled.explain().timeline][
+        -1
+    ] == "run 1 ended: cancelled: enough; its event is waiting"
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["show", "--part", "0"], ["explain", "--part", "0"]])

@@ -71,7 +71,7 @@ class FlowRules(Guards):
         return [(row.status,)] if fails else []
 
     def advance_end_undo(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        return [(1,)] if self._move(view, v["n"], self._undoes(view, v), status=v["status"]) else []
+        return [(f"s{v['n']}",)] if self._move(view, v["n"], self._undoes(view, v), status=v["status"]) else []
 
     def advance_need_less(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("step", v["n"]))

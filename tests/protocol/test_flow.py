@@ -305,7 +305,7 @@ def test_what_a_failed_part_has_done_waits_for_a_person(store: Store) -> None:
     job_id = job_of(store, flow_id, "a")
     undo(store, flow_id, "a")
     assert (row(store, flow_id).status, states(store, flow_id)) == ("needs_attention", {"a": "undo_failed"})
-    assert "did not succeed" in (row(store, flow_id).reason or "")
+    assert "did not succeed" in note_of(store, flow_id, "a")
     assert effects_of(store, job_id) == {"mail": "done"}
     with pytest.raises(NotAllowedNow, match="by hand"):
         undo_again(store, flow_id, "a")
@@ -340,7 +340,7 @@ def test_what_was_asked_for_again_while_it_was_undone_is_for_a_person(store: Sto
     (again_called,) = called(store, "mail")
     undo(store, flow_id, "a")
     assert (row(store, flow_id).status, states(store, flow_id)["a"]) == ("needs_attention", "undo_failed")
-    assert "asked for again and is calling" in (row(store, flow_id).reason or "")
+    assert "asked for again and is calling" in note_of(store, flow_id, "a")
     with pytest.raises(NotAllowedNow, match=f"effect {call.key} is calling"):
         resolve(store, flow_id, "a")
     said(store, again_called, "mark")
@@ -432,6 +432,34 @@ def test_what_is_given_up_stays_and_what_stands_before_it_is_undone(store: Store
         undo_again(store, flow_id, "b")
     with pytest.raises(NotAllowedNow):
         again(store, flow_id)
+
+
+def note_of(store: Store, flow_id: str, name: str) -> str:
+    (note,) = [step.note for step in store.read(lambda: flow.steps(0, flow_id)) if step.name == name]
+    return note or ""
+
+
+def test_a_failed_undo_leaves_why_the_flow_failed(store: Store) -> None:
+    flow_id = start(store, CHAIN, undo=["a"], manual=["b"])
+    end(store, flow_id, "a")
+    end(store, flow_id, "b")
+    fail(store, flow_id, "c")
+    why = row(store, flow_id).reason
+    assert str(why).startswith(f"step 'c': job {job_of(store, flow_id, 'c')} failed")
+    resolve(store, flow_id, "b")
+    fail(store, flow_id, "a", undo=True)
+    undo_job = job_of(store, flow_id, "a", undo=True)
+    said_first = note_of(store, flow_id, "a")
+    assert undo_job in said_first
+    assert (row(store, flow_id).status, row(store, flow_id).reason) == ("needs_attention", why)
+    assert events(store, flow_id)[-1]["reason"] == f"{why}; the undo of step 'a' failed: {said_first}"
+    undo_again(store, flow_id, "a")
+    assert note_of(store, flow_id, "a") == ""
+    fail(store, flow_id, "a", undo=True)
+    assert note_of(store, flow_id, "a") == said_first
+    resolve(store, flow_id, "a", "not_undone")
+    assert note_of(store, flow_id, "a") == "by hand"
+    assert row(store, flow_id).reason == f"{why}; given up, so not undone: a"
 
 
 def deeds_of(store: Store, of_id: str) -> list[tuple[Any, ...]]:

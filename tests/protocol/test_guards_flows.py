@@ -111,7 +111,7 @@ def ends(n: int, job_id: str | None = None) -> Said:
 
 def ends_undo(n: int, job_id: str | None = None) -> Said:
     return lambda flow_id: advance.SQL.end_undo(
-        **at(flow_id, n), job_id=job_id or identity.undo_id(flow_id, n), status="undo_failed"
+        **at(flow_id, n), job_id=job_id or identity.undo_id(flow_id, n), status="undo_failed", note="no"
     )
 
 

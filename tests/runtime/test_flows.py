@@ -432,3 +432,48 @@ def test_the_async_flow_does_what_the_other_does(migrated_url: str) -> None:
         await app.close()
 
     asyncio.run(all_of_it())
+
+
+def test_the_error_of_a_flow_keeps_what_failed_apart_from_what_was_not_undone(
+    app: fanin.App, t: Any, book: Book
+) -> None:
+    book.failing = {"note last", "take back second"}
+    flow = app.flow("two errors")
+    first = flow.step(t.note, "first", name="first", undo=fanin.manual("call the bank"))
+    second = flow.step(t.note, "second", name="second", after=first, undo=t.take_back)
+    flow.step(t.note, "last", name="last", after=second)
+    run = flow.start()
+    work(app)
+
+    def told() -> list[str]:
+        with pytest.raises(fanin.JobFailed) as problem:
+            run.result()
+        return str(problem.value).split("; ")
+
+    why, undo = told()
+    assert why.startswith(f"flow {run.id} needs_attention: step 'last': job {run.job('last').id} failed")
+    assert why.endswith(": part 0 failed at attempt 1: Permanent: note last fails")
+    undoing = identity.nested_id(str(run.steps()[1].undo_job_id), 0)
+    assert undo.startswith(f"the undo of step 'second' failed: job {undoing} failed")
+    assert undo.endswith(": part 0 failed at attempt 1: Permanent: take back second fails")
+    assert "step 'last'" in str(run.row().reason)
+    run.resolve("second", "by hand", by="kim")
+    assert told() == [why, "step 'first' is to be undone by a person: call the bank"]
+    run.resolve("first", "by hand", by="kim")
+    assert told() == [why.replace("needs_attention", "compensated")]
+    with pytest.raises(fanin.BadOption, match="by="):
+        run.undo_again("second", by="k" * 1_000)
+
+
+def test_the_error_of_a_flow_that_was_stopped_names_no_failure(app: fanin.App, t: Any, book: Book) -> None:
+    book.failing = {"note one"}
+    flow = app.flow("stopped", fail_fast=False)
+    flow.step(t.note, "one", name="one")
+    flow.step(t.note, "two", name="two", queue="nobody serves it")
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    assert run.cancel("the customer called")
+    with pytest.raises(fanin.JobFailed, match=f"flow {run.id} cancelled: the customer called$"):
+        run.result()
+    with pytest.raises(fanin.BadOption, match="reason="):
+        run.cancel("x" * 5_000)

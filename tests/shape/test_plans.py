@@ -153,7 +153,7 @@ def hot(job_id: str) -> list[Statement]:
         advance.SQL.end_step(bucket=0, flow_id=FLOW, n=5, job_id=job_id, status="done", ended_no=1),
         advance.SQL.undoing(bucket=0, flow_id=FLOW, n=5, job_id=job_id),
         advance.SQL.incomplete(bucket=0, job_id=job_id),
-        advance.SQL.end_undo(bucket=0, flow_id=FLOW, n=5, job_id=job_id, status="undone"),
+        advance.SQL.end_undo(bucket=0, flow_id=FLOW, n=5, job_id=job_id, status="undone", note=None),
         advance.SQL.need_less(bucket=0, flow_id=FLOW, n=6),
         advance.SQL.condition(bucket=0, flow_id=FLOW, n=6),
         advance.SQL.before(bucket=0, flow_id=FLOW, steps=[6, 7]),

@@ -142,7 +142,7 @@ def wanted(app: fanin.App, step: StepRow, undo: Seen | None) -> list[str]:
     if step.status == "manual" and step.undo is not None:
         return [f"to be undone by a person: {step.undo.manual}"]
     if step.status == "undo_failed" and undo is not None:
-        said = why(app, undo) if undo.meant.status in BAD else "something of it still stands"
+        said = why(app, undo) if undo.meant.status in BAD else step.note
         return [f"its undo failed: {said}", f"look at it: fanin show {short(undo.meant.id)}"]
     return [f"note: {step.note}"] if step.note else []
 

@@ -179,13 +179,14 @@ def _undone(flow: Flow, end: Moved) -> Txn[None]:
             for idx, name, stands in (yield SQL.standing_effect(bucket=flow.bucket, job_id=found)):
                 said = _stands(identity.effect_key(found, idx, name), stands)
     status = "undone" if said is None else "undo_failed"
-    one((yield SQL.end_undo(bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id, status=status)))
+    ((undone,),) = yield SQL.end_undo(
+        bucket=flow.bucket, flow_id=flow.id, n=end.n, job_id=end.job_id, status=status, note=said
+    )
     flow.running -= 1
     if said is None:
         yield from undo_next(flow)
-    else:
-        flow.reason = said
-        yield from _finish(flow, "needs_attention")
+    else:  # the flow's own reason stays why it did not complete
+        yield from _finish(flow, "needs_attention", f"; the undo of step {undone!r} failed: {said}")
 
 
 def _not_undone(bucket: int, undo_id: str) -> Txn[str | None]:
@@ -286,7 +287,8 @@ def nested_below(bucket: int, job_id: str) -> Txn[list[tuple[str, int]]]:
     return [(found, idx) for found, idx in (yield SQL.nested_below(bucket=bucket, job_id=job_id))]
 
 
-def _finish(flow: Flow, status: str) -> Txn[None]:
+def _finish(flow: Flow, status: str, more: str = "") -> Txn[None]:
+    """``more``: what the event says beside the flow's reason."""
     flow.status = status
     counts = yield SQL.counts(bucket=flow.bucket, flow_id=flow.id)
     notable = yield SQL.notable(bucket=flow.bucket, flow_id=flow.id, limit=limits.NAMED_STEPS)
@@ -296,7 +298,8 @@ def _finish(flow: Flow, status: str) -> Txn[None]:
     flow.events += 1
     payload = {
         "version": PAYLOAD_VERSION, "flow_id": flow.id, "name": flow.name, "key": flow.key, "run": flow.run,
-        "status": status, "cause": flow.cause, "reason": flow.reason, "steps": dict(sorted(counts)),
+        "status": status, "cause": flow.cause,
+        "reason": f"{flow.reason or flow.cause}{more}" if more else flow.reason, "steps": dict(sorted(counts)),
         "notable": dict(notable),
     }  # fmt: skip
     if status == "needs_attention":

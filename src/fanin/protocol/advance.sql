@@ -30,10 +30,10 @@ WHERE bucket = :bucket AND id = :job_id
     AND (status <> 'completed' OR failed_parts > 0 OR abandoned_parts > 0) AND coalesce(outcome, '') <> 'refused';
 
 -- name: end_undo
--- So does what undoes it.
-UPDATE fanin.flow_step SET status = :status
+-- So does what undoes it. If it failed: why.
+UPDATE fanin.flow_step SET status = :status, note = :note
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undoing' AND undo_job_id = :job_id
-RETURNING n;
+RETURNING name;
 
 -- name: need_less
 -- One of the steps that this one waits for has ended.

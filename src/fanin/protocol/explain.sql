@@ -1,4 +1,5 @@
--- What happened to a job and why: for people, never decided upon, so no locks. However wide the job is, few rows come.
+-- What happened to a job or a flow and why: for people, never decided upon, so no locks. However wide a job is, few rows
+-- come.
 
 -- name: attempts
 -- The first and the last of each kind of line in the history of attempts, with the number of all of its kind.
@@ -12,13 +13,15 @@ SELECT at, idx, attempt, what, worker, holder, error, of_kind FROM (
 WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, idx, attempt, what;
 
 -- name: deeds
--- The same of what was done from outside.
-SELECT at, idx, what, who, reason, run, of_kind FROM (
-    SELECT at, idx, what, who, reason, run, id, count(*) OVER (PARTITION BY what) AS of_kind,
-        row_number() OVER (PARTITION BY what ORDER BY at, id) AS from_first,
-        row_number() OVER (PARTITION BY what ORDER BY at DESC, id DESC) AS from_last
+-- The same of what was done from outside, to each of these jobs, or a flow.
+SELECT job_id, at, idx, what, who, reason, run, of_kind FROM (
+    SELECT job_id, at, idx, what, who, reason, run, id, count(*) OVER (PARTITION BY job_id, what) AS of_kind,
+        row_number() OVER (PARTITION BY job_id, what ORDER BY at, id) AS from_first,
+        row_number() OVER (PARTITION BY job_id, what ORDER BY at DESC, id DESC) AS from_last
     FROM fanin.job_log
-    WHERE bucket = :bucket AND job_id = :job_id AND (:everything OR idx = :idx)
+    WHERE bucket = :bucket AND (:everything OR idx = :idx)
+        AND job_id = ANY(:jobs::uuid[]) --pg
+        AND job_id IN (SELECT value FROM json_each(:jobs)) --lite
 ) AS numbered
 WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, id;
 
@@ -34,9 +37,20 @@ SELECT at, what, which, before, after, run, of_kind FROM (
 WHERE from_first <= :shown OR from_last <= :shown ORDER BY at, what, which;
 
 -- name: ends
--- The newest ends of runs, with what became of their events.
-SELECT payload, at, status, published_at FROM fanin.outbox
-WHERE bucket = :bucket AND job_id = :job_id AND type = 'job.finished' ORDER BY seq DESC LIMIT :shown;
+-- The newest ends of runs of each of these jobs, or of a flow, with what became of their events.
+SELECT job_id, type, payload, at, status, published_at FROM (
+    SELECT job_id, seq, type, payload, at, status, published_at,
+        row_number() OVER (PARTITION BY job_id ORDER BY seq DESC) AS from_last
+    FROM fanin.outbox
+    WHERE bucket = :bucket AND type IN ('job.finished', 'flow.finished', 'flow.needs_attention')
+        AND job_id = ANY(:jobs::uuid[]) --pg
+        AND job_id IN (SELECT value FROM json_each(:jobs)) --lite
+) AS numbered
+WHERE from_last <= :shown ORDER BY at, job_id, seq;
+
+-- name: ends_early
+-- Whether the first failure stops a flow.
+SELECT fail_fast FROM fanin.flow WHERE bucket = :bucket AND id = :flow_id;
 
 -- name: family
 -- The oldest of the jobs that follow a job, or were started by its parts.

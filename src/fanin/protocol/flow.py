@@ -190,6 +190,8 @@ def run_again(
     ((new_run,),) = yield SQL.reopen_flow(
         bucket=bucket, flow_id=flow_id, running=len(revived), run=run, give_up_after=give_up_after
     )
+    if done is not None:  # before what follows, so that it is told before it
+        yield from deeds.write_down(bucket, flow_id, "redriven", done)
     if ready or not revived:  # all that stands before them is done, or all of the flow: it was stopped in its last step
         flow = yield from _locked(bucket, flow_id)
         yield from advance.start_following(flow, ready)
@@ -197,8 +199,6 @@ def run_again(
             yield from advance.wrap_up(flow)
         yield from flow.save()
         yield from _create(bucket, flow.born)
-    if done is not None:
-        yield from deeds.write_down(bucket, flow_id, "redriven", done)
     return int(new_run)
 
 
@@ -214,6 +214,7 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, done: Deed) -> Tx
     found = yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=done.reason)
     if not found:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
+    yield from deeds.write_down(bucket, flow_id, status, done, found[0][0])
     if status == "undone":
         step_job = found[0][1]
         for job_id in (yield from advance.family(bucket, step_job)):
@@ -226,7 +227,6 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, done: Deed) -> Tx
                 "what nobody knows has to be settled first (fanin effects settle)"
             )
     yield from _go_on(flow)
-    yield from deeds.write_down(bucket, flow_id, status, done, found[0][0])
 
 
 def undo_again(bucket: int, flow_id: str, name: str, done: Deed | None = None) -> Txn[None]:

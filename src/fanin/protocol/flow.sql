@@ -105,7 +105,7 @@ SELECT n, status, undo_job_id FROM fanin.flow_step WHERE bucket = :bucket AND fl
 
 -- name: undo_again
 -- What failed to undo it runs again.
-UPDATE fanin.flow_step SET status = 'undoing'
+UPDATE fanin.flow_step SET status = 'undoing', note = NULL
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'undo_failed'
 RETURNING n;
 

@@ -18,6 +18,7 @@ from fanin.domain.limits import HELD_SECONDS, NEVER_SECONDS
 from fanin.domain.model import Below, JobRow
 from fanin.domain.timeline import Explanation, Hand, Moment, Trouble
 from fanin.protocol.explain import Known
+from fanin.protocol.steps import Rows
 from fanin.runtime.outcome import in_a_line
 
 HANDS = 20
@@ -39,7 +40,7 @@ def explanation(job_id: str, known: Known | None, part: int | None = None) -> Ex
     moments = [
         _created(job),
         *_attempts(known),
-        *_deeds(known),
+        *deeds(known.deeds, part_deed),
         *_repairs(known),
         *_ends(known),
         *_family(known),
@@ -116,14 +117,18 @@ def _became(what: str, attempt: int, holder: int | None, error: str | None, belo
     }.get(what, what)  # fmt: skip
 
 
-def _deeds(known: Known) -> Iterator[Moment]:
+def deeds(rows: Rows, said: Callable[[int | None, str], str], job: str | None = None) -> Iterator[Moment]:
+    """What was done from outside; ``said``: the deed to a part, or to a step, in words."""
     seen: Counter[str] = Counter()
-    for at, idx, what, who, reason, run, of_kind in known.deeds:
-        which = "" if idx is None else f"part {idx} "
-        text = f"{which}{what}" + (f" by {who}" if who else "") + (f": {reason}" if reason else "")
-        yield Moment(at, what, text, part=idx, worker=who, run=run)
+    for at, idx, what, who, reason, run, of_kind in rows:
+        text = said(idx, what) + (f" by {who}" if who else "") + (f": {reason}" if reason else "")
+        yield Moment(at, what, text, part=idx, worker=who, run=run, job=job)
         seen[what] += 1
-        yield from _gap(at, what, seen, of_kind, _shown(known.deeds, 2)[what])
+        yield from _gap(at, what, seen, of_kind, _shown(rows, 2)[what])
+
+
+def part_deed(idx: int | None, what: str) -> str:
+    return what if idx is None else f"part {idx} {what}"
 
 
 def _repairs(known: Known) -> Iterator[Moment]:
@@ -161,8 +166,12 @@ def _ends(known: Known) -> Iterator[Moment]:
             at, "ended", f"{text}; its event is {status}", run=facts["run"], job=facts["job_id"],
             **({"part": by["part"], "attempt": by["attempt"], "worker": by["worker"]} if by else {}),
         )  # fmt: skip
-        if published_at is not None:
-            yield Moment(published_at, "published", f"the event of run {facts['run']} was delivered", run=facts["run"])
+        yield from published(published_at, facts["run"])
+
+
+def published(at: float | None, run: int) -> Iterator[Moment]:
+    if at is not None:
+        yield Moment(at, "published", f"the event of run {run} was delivered", run=run)
 
 
 def _family(known: Known) -> Iterator[Moment]:
