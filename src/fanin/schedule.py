@@ -73,7 +73,7 @@ class Schedule:
         return self._look().rows[self.name]
 
     def firings(self, limit: int = 20) -> list[Firing]:
-        """What became of the latest slots, newest first: at most the last 200 are kept. Raises `BadOption`."""
+        """What became of the latest slots, newest first. At most the last 200 are kept. Raises `BadOption`."""
         _check_count("limit", limit)
         return self._app.store.read(lambda: schedule.firings(self._bucket, self.name, limit))
 

@@ -9,6 +9,8 @@ import pytest
 
 import fanin
 from fanin.cli import main
+from fanin.cli.options import Common, console
+from fanin.cli.tables import print_lines, text
 
 NOTE = "because the reason for it is a long one, and who looks at it would like to read all of it"
 
@@ -83,3 +85,17 @@ def test_all_moments_of_a_schedule_have_one_form_and_one_zone(app: fanin.App, ca
         form = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+0[12]:00"
         assert len(re.findall(r"\d\d:\d\d", re.sub(form, "", shown))) == 0
         assert len(re.findall(form, shown)) == (1 if len(words) == 1 else 21)
+
+
+def test_a_short_name_takes_no_room_from_other_columns(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "36")
+    lines = [[text("tick"), text("0 2 * * *"), text("fired 2026-11-30 18:50:55Z"), text("because")]]
+    print_lines(console(Common(no_color=True)), ("name", "cron", "last", "said"), lines, cut=0, fold=(0, 2), said=3)
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert shown == [
+        "name  cron       last",
+        "tick  0 2 * * *  fired 2026-11-30",
+        "                 18:50:55Z",
+        "tick: because",
+    ]

@@ -306,6 +306,16 @@ def test_a_slot_that_was_missed_or_skipped_can_be_filled_in_once(store: Store, m
     assert row(store).mark == SLOT
 
 
+def test_slots_are_told_by_their_time_and_not_by_when_they_were_filled_in(store: Store, moved: Clock) -> None:
+    moved.freeze(SLOT)
+    fire(store)
+    moved.freeze(SLOT + 60)
+    for minutes in (30, 20, 40):
+        assert store.run(lambda: schedule.fill(0, Slot(NAME, SLOT - 60 * minutes), prepared(SLOT - 60 * minutes)))
+    assert [one.slot for one in firings(store)] == [SLOT, SLOT - 1_200, SLOT - 1_800, SLOT - 2_400]
+    assert [one.slot for one in store.read(lambda: schedule.firings(0, NAME, 1))] == [SLOT]
+
+
 def test_a_slot_that_was_fired_is_not_filled_in(store: Store, moved: Clock) -> None:
     moved.freeze(SLOT)
     fire(store)

@@ -112,7 +112,7 @@ def print_lines(
     for n in leave:
         if over() - widths[cut] + kept > 0:
             del widths[n]
-    widths[cut] = max(min(widths[cut], widths[cut] - over()), LEAST_CHARS)
+    widths[cut] = max(widths[cut] - max(over(), 0), min(widths[cut], LEAST_CHARS))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for n, width in widths.items():
         table.add_column(

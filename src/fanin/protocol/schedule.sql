@@ -109,6 +109,6 @@ DELETE FROM fanin.schedule WHERE bucket = :bucket AND name = :name
 RETURNING name;
 
 -- name: firings
--- What became of the latest slots.
+-- What became of the latest slots, by their time: those that were filled in afterwards stand where they belong.
 SELECT slot, what, job_id, missed, by_hand, at FROM fanin.firing WHERE bucket = :bucket AND name = :name
-ORDER BY at DESC, slot DESC LIMIT :limit;
+ORDER BY slot DESC, by_hand DESC LIMIT :limit;
