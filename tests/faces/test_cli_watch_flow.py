@@ -102,6 +102,25 @@ def test_an_undo_is_told_by_the_parts_of_what_undoes_it(app: fanin.App, t: Any) 
     assert bad.failed == 1
 
 
+def test_a_step_tells_what_its_undoing_hides_and_what_is_paused_or_abandoned(app: fanin.App, t: Any) -> None:
+    flow = app.flow("back")
+    flow.step(t.fail, "x", name="bad", after=flow.step(t.rows, "x", name="good", undo=t.back))
+    run = flow.start()
+    app.run_worker(until_idle=True)
+    assert sorted(step.stands for step in look(app, run).steps) == ["failed, nothing_to_undo", "undone"]
+    paused = app.flow("paused")
+    paused.step(t.double, 1, name="last", after=paused.map(t.double, [1, 2, 3], name="seats"), on="any")
+    run = paused.start()
+    run.job("seats").pause()
+    assert [step.stands for step in look(app, run).steps] == ["running, paused", "waiting"]
+    run.job("seats").skip(0, result=2)
+    run.job("seats").finish()
+    (seats, _) = look(app, run).steps
+    assert (seats.stands, seats.total, seats.remaining, seats.abandoned) == ("done", 3, 0, 2)
+    assert "  1/3  ████░░░░░░░░  " in flow_progress.lines(look(app, run), 79)[0]
+    assert flow_progress.lines(look(app, run), 79)[0].endswith("abandoned 2")
+
+
 def test_nothing_remains_of_a_step_that_was_cancelled(app: fanin.App, t: Any) -> None:
     flow = app.flow("stopped")
     flow.map(t.double, [1, 2, 3], name="seats")
@@ -136,9 +155,10 @@ def test_of_many_steps_those_that_run_are_told_in_few_statements(app: fanin.App,
     assert found.states == {"running": 30, "waiting": MANY - 30}
     assert [step.name for step in found.steps] == [f"first-{n}" for n in range(20)]
     said = flow_progress.lines(found, 60)
-    assert len(said) == 22
+    assert len(said) == 23
     assert said[20] == "  … and 10 more"
     assert said[21].startswith("running: 0/1000 steps")
+    assert said[22] == "  970 waiting, 30 running"
     assert max(map(len, said)) <= 60
 
 

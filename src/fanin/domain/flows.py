@@ -115,7 +115,8 @@ class StepRow(msgspec.Struct, frozen=True):
 
 
 class StepProgress(msgspec.Struct, frozen=True):
-    """How far a step is, by the parts of its job, or of the job that undoes it. No job yet: no ``job_id``, no parts."""
+    """How far a step is, by the parts of its job, or of the job that undoes it. No job yet: no ``job_id``, no parts.
+    ``job_status``: of that job; ``paused``: whether it is."""
 
     n: int
     name: str
@@ -126,6 +127,15 @@ class StepProgress(msgspec.Struct, frozen=True):
     total: int
     remaining: int
     failed: int
+    abandoned: int = 0
+    job_status: str | None = None
+    paused: bool = False
+
+    @property
+    def stands(self) -> str:
+        """Its state; with the end of its job where the undoing of others hides that, and whether the job is paused."""
+        hidden = self.job_status in ("failed", "cancelled") and self.status in ("nothing_to_undo", "manual")
+        return (f"{self.job_status}, " if hidden else "") + self.status + (", paused" if self.paused else "")
 
 
 class FlowProgress(msgspec.Struct, frozen=True):

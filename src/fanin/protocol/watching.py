@@ -9,7 +9,7 @@ from fanin.protocol import flow
 from fanin.protocol.steps import Room, Txn
 
 SQL = Room("watching")
-NOT_BEGUN: tuple[Any, ...] = (None, None, None, 0, 0, 0)
+NOT_BEGUN: tuple[Any, ...] = (None, None, None, 0, 0, 0, 0, None, False)
 
 
 def progress(bucket: int, flow_id: str, limit: int) -> Txn[FlowProgress | None]:
@@ -23,8 +23,10 @@ def progress(bucket: int, flow_id: str, limit: int) -> Txn[FlowProgress | None]:
     steps = yield SQL.steps(bucket=bucket, flow_id=flow_id, everything=everything, limit=limit)
     begun = [(job_id,) for *_, job_id in steps if job_id is not None]
     jobs = {
-        job_id: (meant, began, ended, *map(int, counts))
-        for job_id, meant, began, ended, *counts in (yield SQL.jobs(bucket=bucket, expand=EXPAND, rows=begun))
+        job_id: (meant, began, ended, *map(int, counts), status, (own or paused) is not None)
+        for job_id, meant, began, ended, status, own, paused, *counts in (
+            yield SQL.jobs(bucket=bucket, expand=EXPAND, rows=begun)
+        )
     }
     found = [StepProgress(n, name, status, *jobs.get(job_id, NOT_BEGUN)) for n, name, status, job_id in steps]
     return FlowProgress(row, states, found)
