@@ -14,7 +14,7 @@ from fanin.domain import limits
 from fanin.domain.effects import MODES, Intent
 from fanin.domain.errors import NotAllowedNow
 from fanin.domain.events import Event
-from fanin.domain.identity import item_key
+from fanin.domain.identity import item_key, successor_id
 from fanin.domain.model import Claim, Fired, Report, Settled, Spec
 from fanin.domain.policy import Policy
 from fanin.protocol import (
@@ -845,29 +845,40 @@ def purge_flow(stage: Stage) -> TxnFactory[purge.Tree]:
 @row("purge.forget_outputs", "an output of a purged job")
 def forget_purged(stage: Stage) -> TxnFactory[int]:
     job_id = purged(stage)
-    found = stage.store.read(lambda: purge.left_outputs(BUCKET, job_id))
+    found, _ = stage.store.read(lambda: purge.left_outputs(BUCKET, job_id))
     assert len(found) == 1
     return lambda: purge.forget_outputs(BUCKET, job_id, found)
 
 
 def without_outputs(stage: Stage) -> str:
     job_id = purged(stage)
-    found = stage.store.read(lambda: purge.left_outputs(BUCKET, job_id))
+    found, _ = stage.store.read(lambda: purge.left_outputs(BUCKET, job_id))
     assert stage.store.run(lambda: purge.forget_outputs(BUCKET, job_id, found)) == 1
     return job_id
 
 
-@row("purge.portion", "all that is left, in one transaction")
-def purge_portions(stage: Stage) -> TxnFactory[int]:
-    job_id = without_outputs(stage)
+def all_portions(home: purge.Member) -> TxnFactory[int]:
+    """In one transaction; above too, where this is the last."""
 
     def all_of_them() -> Txn[int]:
-        portions = 1
-        while (yield from purge.portion(BUCKET, job_id)):
+        portions = 0
+        going: purge.Member | None = home
+        while going is not None:
+            going = yield from purge.portion(1, going)
             portions += 1
         return portions
 
     return all_of_them
+
+
+@row("purge.portion", "all that is left of a job above another, in one transaction")
+def purge_portions(stage: Stage) -> TxnFactory[int]:
+    return all_portions((BUCKET, without_outputs(stage)))
+
+
+@row("purge.portion", "all that is left of a tree, in one transaction")
+def purge_portions_from_below(stage: Stage) -> TxnFactory[int]:
+    return all_portions((BUCKET, successor_id(without_outputs(stage), "then", 1)))
 
 
 # Flows.

@@ -150,7 +150,9 @@ def violations(rows: dict[Key, Any]) -> list[str]:
         wrong += _flow_violations(rows, jobs)
     elif any(key[0] == "step" for key in rows) or any(row.step is not None for row in jobs.values()):
         wrong.append("of a flow that was purged something is left")
-    wrong += [f"c8: {key[1][:8]} was purged, and is there" for key in rows if key[0] == "leftover" and key[1] in jobs]
+    left = [(key[1], row[0]) for key, row in rows.items() if key[0] == "leftover"]
+    wrong += [f"c8: {one[:8]} was purged, and is there" for one, _ in left if one in jobs]
+    wrong += [f"c8: {one[:8]} was purged, and what was above it is there" for one, above in left if above in jobs]
     return wrong
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fanin.domain.states import JOB_ENDED
 from fanin.protocol.steps import Rows
-from tests.model.graph_rows import Guards
+from tests.model.graph_rows import FLOW, Guards
 from tests.model.world import Key, View
 
 DONE = ("completed", "failed", "cancelled", "compensated")
@@ -62,7 +62,9 @@ class PurgeRules(Guards):
         return self._remove(view, self._of(view, "stripe", v["jobs"]))
 
     def purge_remove_jobs(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        return self._remove(view, self._of(view, "job", v["jobs"]))
+        jobs: Any = {key: view.get(key) for key in self._of(view, "job", v["jobs"])}
+        self._remove(view, list(jobs))
+        return [(key[1], FLOW if row.waiter is None else row.waiter[0]) for key, row in jobs.items()]
 
     def purge_remove_steps(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         return self._remove(view, view.keys("step"))
@@ -78,6 +80,6 @@ class PurgeRules(Guards):
         return self._remove(view, self._events(view, v["jobs"]))
 
     def purge_leave(self, view: View, v: dict[str, Any], rows: Any) -> Rows:
-        for (job_id,) in rows:
-            view.insert(("leftover", job_id), (1,))
+        for job_id, parent_id in rows:
+            view.insert(("leftover", job_id), (parent_id,))
         return []

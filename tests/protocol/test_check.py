@@ -245,6 +245,10 @@ PLANTED: list[tuple[str, Callable[[Store], str], str]] = [
         "c8", ended, "INSERT INTO fanin.leftover (bucket, job_id, outputs, at) SELECT bucket, id, false, 1 "
         "FROM fanin.job WHERE step IS NULL",
     ),
+    (
+        "c8", running, "INSERT INTO fanin.leftover (bucket, job_id, outputs, at, parent_id) "
+        "SELECT bucket, '1b4e28ba-2fa1-41d2-883f-0016d3cca427', false, 1, id FROM fanin.job",
+    ),
     ("t1", ended, "UPDATE fanin.job SET succeeded_parts = 1 WHERE depth = 0"),
     ("t1", ended, "UPDATE fanin.job SET failed_parts = 1 WHERE depth = 0"),
     ("t3", running, "UPDATE fanin.part SET attempts_allowed = 0 WHERE status = 'running'"),

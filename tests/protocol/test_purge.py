@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fanin.domain import identity
 from fanin.domain.errors import NotAllowedNow, UnknownJob
+from fanin.domain.flows import BATCH
 from fanin.domain.model import Claim, Verdict
-from fanin.protocol import outbox, outputs, purge, redrive, submit
+from fanin.protocol import nest, outbox, outputs, purge, redrive, split, submit
 from fanin.protocol.purge import Tree
 from fanin.stores.base import Store
 from fanin.testing.clock import Clock as Freezer
@@ -23,6 +25,7 @@ from tests.protocol.helpers import (
     claim_all,
     done,
     failed,
+    listeners,
     make,
     make_open,
     new_job,
@@ -64,12 +67,16 @@ def go(store: Store, root: str, age: float = 0.0, **options: Any) -> Tree:
 def clear(store: Store) -> int:
     """Remove what purged jobs have left. How many portions it took."""
     portions = 0
-    for job_id, _ in store.read(lambda: purge.leftovers(0)):
-        more = True
-        while more:
-            more = store.run(lambda job_id=job_id: purge.portion(0, job_id))  # type: ignore[misc]
+    for job_id in store.read(lambda: purge.leftovers(0)):
+        going: purge.Member | None = (0, job_id)
+        while going is not None:
+            going = portion(store, going)
             portions += 1
     return portions
+
+
+def portion(store: Store, home: purge.Member) -> purge.Member | None:
+    return store.run(lambda: purge.portion(1, home))
 
 
 def test_a_tree_goes_as_a_whole_and_nothing_of_it_is_left(store: Store) -> None:
@@ -272,6 +279,105 @@ def test_the_key_of_a_purged_job_is_free_again_once_its_rows_are_gone(store: Sto
     assert make(store, 3, key="nightly") == job_id
 
 
+def followed(store: Store) -> tuple[str, str]:
+    """The job of the key, and one below it."""
+    job_id = ended(store, key="nightly")
+    return job_id, identity.successor_id(job_id, "then", 1)
+
+
+def listened_to(store: Store) -> tuple[str, str]:
+    job_id = make(store, 1, key="nightly", listeners=listeners("bell"))
+    run_all(store)
+    run_all(store, queue="joins", tasks=["bell"])
+    return job_id, identity.successor_id(job_id, "on/bell", 1)
+
+
+def waited(store: Store) -> tuple[str, str]:
+    """A part of it ended with a job of its own."""
+    job_id = make(store, 1, key="nightly")
+    (held,) = claim(store)
+    below = new_job(store, id=identity.nested_id(job_id, 0), parent_id=job_id, root_id=job_id, depth=1,
+                    waiter_id=job_id, waiter_idx=0)  # fmt: skip
+    store.run(lambda: nest.nest(held, below, 2, lambda: [["1", "2"]]))
+    run_all(store)
+    return job_id, below.id
+
+
+def split_up(store: Store) -> tuple[str, str]:
+    """Its parts are batches, each a job of its own."""
+    job = new_job(store, key="nightly", batch=2)
+    store.run(lambda: split.create(job, 3, lambda: [["1", "2", "3"]]))
+    for held in claim_all(store, tasks=[BATCH]):
+        below = new_job(store, id=identity.nested_id(job.id, held.idx))
+        store.run(lambda held=held, below=below: nest.rejoin(held, below))  # type: ignore[misc]
+    run_all(store)
+    return job.id, identity.nested_id(job.id, 1)
+
+
+def started(store: Store) -> tuple[str, str]:
+    """Its handler has started another."""
+    job_id = make(store, 1, key="nightly")
+    below = make(store, 2, id=identity.child_id(job_id, 0, 0), parent_id=job_id, root_id=job_id, depth=1)
+    run_all(store)
+    return job_id, below
+
+
+def in_another_tree(store: Store) -> tuple[str, str]:
+    root = make(store, 1)
+    job_id = make(store, 1, key="nightly", parent_id=root, root_id=root, depth=1, then=THEN)
+    run_all(store)
+    run_all(store, queue=THEN.queue, tasks=[THEN.task])
+    return job_id, identity.successor_id(job_id, "then", 1)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["all is left", "only its name is left"])
+@pytest.mark.parametrize(
+    "stands", [followed, listened_to, waited, split_up, started, in_another_tree], ids=lambda one: one.__name__
+)
+def test_a_key_is_taken_as_long_as_rows_of_a_job_below_it_are_left(
+    store: Store, stands: Callable[[Store], tuple[str, str]], begun: bool
+) -> None:
+    """The jobs below a new one would meet them: their ids follow from its own."""
+    job_id, below = stands(store)
+    publish(store)
+    ((_, root),) = store.read(lambda: purge.old_roots(0, 0.0))
+    assert go(store, root).kept is None
+    check_all(store)
+    for left in store.read(lambda: purge.leftovers(0)):  # a purge that does not reach what is below, or is killed there
+        going: purge.Member | None = (0, left) if left != below else None
+        while going is not None:
+            going = portion(store, going)
+    assert say(store, f"SELECT count(*) FROM fanin.part WHERE job_id = '{job_id}'") == [(0,)]
+    assert {job_id, below} <= set(store.read(lambda: purge.leftovers(0)))
+    if begun:
+        assert portion(store, (0, below)) == (0, below)
+    for again in (lambda: make(store, 3, key="nightly"), lambda: make_open(store, key="nightly")):
+        with pytest.raises(NotAllowedNow, match="'nightly' was purged, and its rows are still being removed"):
+            again()
+    check_all(store)
+    clear(store)
+    assert store.read(lambda: purge.leftovers(0)) == []
+    assert all(not rows for rows in dump(store).values())
+    assert stands(store) == (job_id, below)
+    check_all(store)
+
+
+def test_a_key_within_another_tree_is_free_before_the_tree_is_gone(store: Store) -> None:
+    job_id, below = in_another_tree(store)
+    publish(store)
+    ((_, root),) = store.read(lambda: purge.old_roots(0, 0.0))
+    assert go(store, root).kept is None
+    going: purge.Member | None = (0, below)
+    while going is not None and going != (0, root):
+        going = portion(store, going)
+    assert store.read(lambda: purge.leftovers(0)) == [root]
+    assert make(store, 2, key="nightly", then=THEN) == job_id
+    clear(store)
+    run_all(store)
+    run_all(store, queue=THEN.queue, tasks=[THEN.task])
+    check_all(store)
+
+
 def test_many_parts_keys_and_log_rows_go_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge, "PORTION_PARTS", 10)
     job_id = make(store, 25, width=25)
@@ -279,7 +385,7 @@ def test_many_parts_keys_and_log_rows_go_in_portions(store: Store, monkeypatch: 
     publish(store)
     go(store, job_id)
     left = []
-    while store.run(lambda: purge.portion(0, job_id)):
+    while portion(store, (0, job_id)):
         parts, held = (say(store, f"SELECT count(*) FROM fanin.{t}")[0][0] for t in ("part", "part_key"))
         left.append((parts, held))
         check_all(store)
@@ -295,11 +401,11 @@ def test_outputs_go_before_the_parts_that_they_are_known_by(store: Store) -> Non
     settle(store, done(held))
     publish(store)
     assert go(store, job_id, outputs=True).outputs == 2
-    assert store.read(lambda: purge.leftovers(0)) == [(job_id, True)]
-    assert not store.run(lambda: purge.portion(0, job_id))
+    assert store.read(lambda: purge.leftovers(0)) == [job_id]
+    assert portion(store, (0, job_id)) is None
     assert say(store, "SELECT count(*) FROM fanin.part") == [(1,)]
-    found = store.read(lambda: purge.left_outputs(0, job_id))
-    assert [one.name for one in found] == ["a", "b"]
+    found, remove = store.read(lambda: purge.left_outputs(0, job_id))
+    assert ([one.name for one in found], remove) == (["a", "b"], True)
     assert store.run(lambda: purge.forget_outputs(0, job_id, found[:1])) == 1
     check_all(store)
     assert store.run(lambda: purge.forget_outputs(0, job_id, found)) == 1
@@ -313,7 +419,8 @@ def test_nothing_is_removed_of_a_job_that_was_not_purged(store: Store) -> None:
     leave(store, held)
     settle(store, done(held))
     before = dump(store)
-    assert store.run(lambda: purge.portion(0, job_id)) is False
+    assert portion(store, (0, job_id)) is None
+    assert store.read(lambda: purge.left_outputs(0, job_id)) == ([], False)  # its objects would be removed
     placed = [outputs.Placed(job_id, 0, held.attempt, held.claim_id, "a", "/x")]
     assert store.run(lambda: purge.forget_outputs(0, job_id, placed)) == 0
     assert dump(store) == before

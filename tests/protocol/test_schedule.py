@@ -10,11 +10,12 @@ import pytest
 from fanin.domain import identity, limits
 from fanin.domain.errors import NotAllowedNow, UnknownSchedule
 from fanin.domain.model import Fired, Firing, NewJob, ScheduleRow
-from fanin.protocol import redrive, schedule
+from fanin.protocol import purge, redrive, schedule
 from fanin.protocol.schedule import Prepared, Slot
 from fanin.protocol.steps import Rows, Statement, Txn
 from fanin.stores.base import Store
 from fanin.testing.clock import Clock
+from fanin.testing.invariants import check_all
 from fanin.testing.state import dump
 from tests.protocol.helpers import QUEUE, TASK, claim, done, job, listeners, run_all, say, settle
 
@@ -472,3 +473,53 @@ def test_each_slot_and_each_schedule_has_an_id_of_its_own() -> None:
     ids = {identity.firing_id(name, at, hand) for name in "ab" for at in (0.0, 60.0) for hand in (False, True)}
     assert len(ids) == 8
     assert identity.firing_id("a", 60) == identity.firing_id("a", 60.0)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["all is left", "only its name is left"])
+@pytest.mark.parametrize("forgotten", [False, True], ids=["the firing is trimmed", "the schedule is forgotten"])
+def test_a_slot_is_not_filled_in_as_long_as_rows_of_its_purged_job_are_left(
+    store: Store, moved: Clock, forgotten: bool, begun: bool
+) -> None:
+    """A purge that was killed would go on with the rows of the new one."""
+    moved.freeze(SLOT)
+    job_id = fire(store, parts=2).job_id
+    assert job_id is not None
+    run_all(store)
+    assert store.run(lambda: purge.purge([0], [(0, job_id)], 0.0, unsent=True)).kept is None
+    if begun:
+        assert store.run(lambda: purge.portion(1, (0, job_id)))
+    moved.freeze(SLOT + 1)
+    if forgotten:
+        assert store.run(lambda: schedule.forget(0, NAME))
+        declare(store)
+    else:
+        assert store.run(lambda: schedule.pass_over(0, Slot(NAME, SLOT + 1, SLOT)))
+        say(store, f"DELETE FROM fanin.firing WHERE slot = {SLOT}")
+    before = dump(store)
+    with pytest.raises(NotAllowedNow, match=f"the job of '{job_id}' was purged, and its rows are still being removed"):
+        store.run(lambda: schedule.fill(0, Slot(NAME, SLOT), prepared(SLOT, 2)))
+    assert dump(store) == before
+    while store.run(lambda: purge.portion(1, (0, job_id))):
+        pass
+    assert store.run(lambda: schedule.fill(0, Slot(NAME, SLOT), prepared(SLOT, 2)))
+    check_all(store)
+
+
+def test_a_firing_by_hand_waits_for_the_rows_of_a_purged_job_of_its_moment(store: Store, moved: Clock) -> None:
+    """The clock was put back, and the schedule was forgotten: the moment is that of a firing before."""
+    at = store.run(lambda: schedule.ask(0, NAME))
+    job_id = fire(store, at, by_hand=True).job_id
+    assert job_id is not None
+    run_all(store)
+    assert store.run(lambda: purge.purge([0], [(0, job_id)], 0.0, unsent=True)).kept is None
+    assert store.run(lambda: schedule.forget(0, NAME))
+    declare(store)
+    assert store.run(lambda: schedule.ask(0, NAME)) == at
+    before = dump(store)
+    with pytest.raises(NotAllowedNow, match="its rows are still being removed"):
+        fire(store, at, by_hand=True)
+    assert dump(store) == before
+    while store.run(lambda: purge.portion(1, (0, job_id))):
+        pass
+    assert fire(store, at, by_hand=True) == Fired("fired", job_id)
+    check_all(store)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import msgspec
+
 from fanin.domain.errors import UnknownJob
-from fanin.domain.model import Report
-from fanin.protocol import flow, outbox, purge, redrive
-from fanin.testing.explorer import Actor
+from fanin.domain.identity import successor_id
+from fanin.domain.model import Report, Spec
+from fanin.protocol import flow, outbox, purge, redrive, schedule
+from fanin.testing.explorer import Actor, Run
+from fanin.testing.state import select
 from fanin.testing.stepper import Script
+from tests.protocol.helpers import say
 from tests.races.arena import Arena, creator, said
 from tests.races.scenarios import race
-from tests.races.stage import BUCKET
+from tests.races.stage import BUCKET, THEN
 
 
 def old(arena: Arena, parts: int = 1, *, published: bool = True) -> tuple[str, list[purge.Member]]:
@@ -31,15 +39,31 @@ def purger(name: str, members: list[purge.Member], *, unsent: bool = False) -> A
 
 
 def clearer(name: str, job_id: str) -> Actor:
-    """Removes portions until it is told that there are no more."""
+    """Removes portions until it is told that there are no more, and goes on above."""
 
     def script() -> Script:
         portions = 0
-        while (yield lambda: purge.portion(BUCKET, job_id)):
-            portions += 1
+        going: purge.Member | None = (BUCKET, job_id)
+        while going is not None:
+            going = yield partial(purge.portion, 1, going)
+            portions += going is not None
         return f"{portions}"
 
     return Actor(name, script)
+
+
+def gone(arena: Arena, *, step: str = "then", **options: Any) -> tuple[str, str]:
+    """A job and one that followed it, purged, with all of their rows."""
+    job_id = arena.job(1, **options)
+    arena.drain()
+    members = arena.store.read(lambda: purge.tree([BUCKET], (BUCKET, job_id)))
+    assert arena.store.run(lambda: purge.purge([BUCKET], members, 0.0, unsent=True)).kept is None
+    return job_id, successor_id(job_id, step, 1)
+
+
+def nothing_is_left(arena: Arena, run: Run) -> list[str]:
+    """Nobody would come for it before the next purge, and the key would stay taken."""
+    return [f"left: {row}" for row in select(arena.store, "SELECT job_id FROM fanin.leftover")]
 
 
 @race("a purge and a redrive", "P=PURGED R=UNKNOWN", "P=KEPT live R=RUN")
@@ -90,6 +114,44 @@ def portions_and_portions(arena: Arena) -> list[Actor]:
     job_id, members = old(arena, parts=3)
     assert arena.store.run(lambda: purge.purge([BUCKET], members, 0.0)).kept is None
     return [clearer("P", job_id), clearer("Q", job_id)]
+
+
+@race("two purges, at a job and at what followed it", "P=0 Q=3", "P=1 Q=2", preemptions=2, also=nothing_is_left)
+def portions_and_portions_below(arena: Arena) -> list[Actor]:
+    """Each could leave the last of it to the other."""
+    job_id, below = gone(arena)
+    return [clearer("P", job_id), clearer("Q", below)]
+
+
+@race("two purges below one job", "P=1 Q=2", "P=2 Q=1", preemptions=2, also=nothing_is_left)
+def portions_of_siblings(arena: Arena) -> list[Actor]:
+    """Each could see the other's rows, and neither free the key."""
+    bell = Spec(task=THEN, step="on/bell")
+    job_id, below = gone(arena, listeners=msgspec.json.encode([bell]).decode())
+    assert arena.store.run(lambda: purge.portion(1, (BUCKET, job_id)))
+    return [clearer("P", below), clearer("Q", successor_id(job_id, bell.step, 1))]
+
+
+@race("a purge of what followed a job, and the key of the job again", "P=2 C=REFUSED", "P=2 C=NEW", preemptions=2)
+def portions_below_and_create(arena: Arena) -> list[Actor]:
+    """What follows the new job could not be made, or its rows could be removed."""
+    job_id, below = gone(arena)
+    assert arena.store.run(lambda: purge.portion(1, (BUCKET, job_id)))
+    return [clearer("P", below), creator("C", arena.new(), 1)]
+
+
+@race("a purge of the job of a slot, and the slot again", "P=1 F=REFUSED", "P=1 F=FILLED", preemptions=2)
+def portions_and_fill(arena: Arena) -> list[Actor]:
+    """The slot's new job could lose its parts. Its firing was forgotten."""
+    arena.scheduled()
+    arena.store.run(arena.firing(0.5))
+    slot = schedule.Slot("nightly", 0.5)
+    job_id = arena.of_slot(0.5).job.id
+    arena.drain()
+    assert arena.store.run(lambda: purge.purge([BUCKET], [(BUCKET, job_id)], 0.0, unsent=True)).kept is None
+    say(arena.store, "DELETE FROM fanin.firing")
+    filled = said("F", lambda: schedule.fill(BUCKET, slot, arena.of_slot(0.5)), "FILLED", "BEFORE")
+    return [clearer("P", job_id), filled]
 
 
 @race("a purge of a flow and its redrive", "P=PURGED R=UNKNOWN", "P=KEPT live R=2", preemptions=1, always=2)

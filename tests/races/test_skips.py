@@ -154,9 +154,9 @@ def test_a_purge_leaves_the_rows_of_a_job_to_the_purge_that_is_at_it(
     members = [(BUCKET, job_id) for _, job_id in arena.store.read(lambda: purge.old_roots(BUCKET, 0.0))]
     assert arena.store.run(lambda: purge.purge([BUCKET], members, 0.0, unsent=True)).kept is None
     holder, other = pair
-    holder.play(once(lambda: purge.portion(BUCKET, members[0][1])))
+    holder.play(once(lambda: purge.portion(1, members[0])))
     holder.hold(COMMIT)
-    other.play(once(lambda: purge.portion(BUCKET, members[0][1])))
+    other.play(once(lambda: purge.portion(1, members[0])))
     while not other.done:
         assert other.next != "purge.first_left", "two purges are at one job"
         assert other.step([holder.pid]), f"{other.next} waits for the other purge"

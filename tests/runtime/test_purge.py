@@ -93,6 +93,79 @@ def test_what_cannot_be_reached_is_left_to_the_next_purge(app: fanin.App, root: 
     assert left(app) == {}
 
 
+def test_a_key_waits_for_a_file_below_its_job_that_cannot_be_reached(app: fanin.App, root: Path) -> None:
+    """The purge removes all other rows. A new job would make the job below again, with the same id."""
+
+    @app.task
+    def one(n: int) -> int:
+        return n
+
+    @app.task
+    def add(parts: fanin.Joined[int]) -> str:
+        fanin.current().put("sum.txt", str(sum(parts)))
+        return "x" * 1_100_000
+
+    def asked() -> fanin.Job:
+        return app.map(one, [1, 2], then=add, key="nightly")
+
+    first = asked()
+    app.run_worker(until_idle=True)
+    publish(app)
+    away = root.with_name("away")
+    root.rename(away)
+    assert app.purge(0, outputs=True).unreachable == 2
+    assert left(app) == {"leftover": 2, "part": 1, "staged_output": 2}
+    for _ in range(2):
+        with pytest.raises(fanin.NotAllowedNow, match="'nightly' was purged, and its rows are still being removed"):
+            asked()
+        assert app.purge(0).unreachable == 2
+    away.rename(root)
+    assert app.purge(0).objects_removed == 2
+    assert left(app) == {}
+    again = asked()
+    app.run_worker(until_idle=True)
+    assert (again.id, again.status, files(root)) == (first.id, "completed", [".result", "sum.txt"])
+
+
+def test_a_purge_that_comes_late_leaves_the_files_of_a_new_job_of_the_same_key(
+    app: fanin.App, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen the job among those that are gone; then another has removed all, and the key was used again."""
+
+    @app.task
+    def work(n: int) -> str:
+        return "x" * 1_100_000
+
+    def done() -> fanin.Job:
+        job = app.map(work, [1], key="nightly")
+        app.run_worker(until_idle=True)
+        publish(app)
+        return job
+
+    job = done()
+
+    class Cut(Exception):
+        pass
+
+    def cut(found: fanin.Purged) -> None:
+        raise Cut
+
+    with pytest.raises(Cut):
+        loop.purge(app.store, 0.0, outputs=True, tell=cut)
+    clear = loop._clear_job
+
+    def stalls(*said: Any) -> None:
+        monkeypatch.setattr(loop, "_clear_job", clear)
+        app.purge(30 * 86_400)
+        assert done().id == job.id
+        clear(*said)
+
+    monkeypatch.setattr(loop, "_clear_job", stalls)
+    app.purge(30 * 86_400)
+    assert list(job.results()) == ["x" * 1_100_000]
+    assert files(root) == [".result"]
+
+
 def test_a_purge_that_was_cut_is_finished_by_the_next(app: fanin.App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PORTION_PARTS", 10)
 
@@ -160,6 +233,52 @@ def test_jobs_that_parts_have_started_go_with_the_tree_from_whichever_bucket(pg_
         found = app.purge(0)
         assert (found.trees, found.jobs, found.parts) == (3, 12, 27)
         assert left(app) == {}
+
+
+def test_a_flow_waits_for_what_is_left_of_its_jobs_in_other_buckets(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fanin.stores import migrate
+
+    schema = pg_url.rpartition("fanin_schema=")[2]
+    import psycopg
+
+    with psycopg.connect(pg_url.partition("?")[0]) as connection:
+        migrate.postgres(connection, schema, pg_url, 16)
+    with fanin.App(pg_url) as app:
+
+        @app.task
+        def leaf(n: int) -> int:
+            return n
+
+        @app.task
+        def branch(n: int) -> None:
+            for one in range(n):
+                app.map(leaf, range(one + 1))
+
+        def asked() -> fanin.FlowRun:
+            flow = app.flow("tree", key="nightly")
+            flow.step(branch, 5)
+            return flow.start()
+
+        run = asked()
+        app.run_worker(until_idle=True)
+        publish(app)
+        home = (app.store.bucket(run.id), run.id)
+        members = app.store.read(lambda: room.flow_tree(range(16), home))
+        assert app.store.run(lambda: room.purge(range(16), members, 0.0, flow=home)).kept is None
+        away = [home_of for home_of in members if home_of[0] != home[0]]
+        assert len(away) > 1
+        for one in [*(home_of for home_of in members if home_of not in away), *away]:
+            with pytest.raises(fanin.NotAllowedNow, match="'nightly' was purged, and its rows are still being removed"):
+                asked()
+            going: room.Member | None = one
+            while going is not None:
+                going = app.store.run(lambda going=going: room.portion(16, going))  # type: ignore[misc]
+        assert left(app) == {}
+        assert asked().id == run.id
+        app.run_worker(until_idle=True)
+        assert (run.status, len(app.jobs())) == ("completed", 6)
 
 
 def test_a_worker_purges_by_itself_where_it_is_told_how_long_to_retain(

@@ -30,6 +30,7 @@ from fanin.protocol import (
     outbox,
     pause,
     progress,
+    purge,
     read,
     repair,
     submit,
@@ -45,7 +46,7 @@ from tests.support.postgres import Server
 from tests.support.schemas import anew, schema_of_its_own
 
 PARTS = 20_000
-TABLES = ("part", "job", "job_stripe", "outbox", "flow", "flow_step", "effect")
+TABLES = ("part", "job", "job_stripe", "outbox", "flow", "flow_step", "effect", "leftover")
 EVENTS = (
     "INSERT INTO fanin.outbox (bucket, event_key, job_id, seq, type, payload, at, due_at, status, published_at) "
     "SELECT 0, 'event/' || idx, job_id, idx + 1, 'job.finished', '{}', idx, idx, "
@@ -70,6 +71,16 @@ FLOWS = (
     f"SELECT 0, '{FLOW}', idx, 's', 'waiting', 1, 'ok', '[]', '[]', '{{}}' FROM fanin.part WHERE idx >= 10000",
 )
 """A flow of 10 000 steps."""
+
+
+def leftovers(dialect: str) -> str:
+    """As many purged jobs, all below one."""
+    job_id = "'01980000-0000-7000-8000-' || (100000000000 + idx)"
+    return (
+        "INSERT INTO fanin.leftover (bucket, job_id, outputs, at, parent_id) "
+        f"SELECT 0, {f'({job_id})::uuid' if dialect == 'pg' else job_id}, false, 1, '{FLOW}' FROM fanin.part"
+        " WHERE idx > 99"
+    )
 
 
 def hot(job_id: str) -> list[Statement]:
@@ -191,6 +202,11 @@ def hot(job_id: str) -> list[Statement]:
         effect.SQL.overdue_effects(bucket=0),
         effect.SQL.expire_effects(bucket=0, limit=100, error="gone"),
         effect.SQL.of_job(bucket=0, job_id=job_id, idx=5, name="mail", limit=100),
+        submit.SQL.rows_left(bucket=0, id=job_id),
+        purge.SQL.lock_leftover(bucket=0, job_id=job_id),
+        purge.SQL.left_below(job_id=job_id),
+        purge.SQL.hold_above(bucket=0, job_id=job_id),
+        purge.SQL.remove_leftover(bucket=0, job_id=job_id),
     ]  # fmt: skip
 
 
@@ -205,7 +221,7 @@ def pg_url(pg_server: Server) -> Iterator[str]:
 def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store, str]]:
     """A store whose tables are empty, have just been filled, or have been analysed since; and the id of a job."""
     if store.dialect == "pg":
-        for table in ("part", "job", "job_stripe", "outbox", "effect"):
+        for table in ("part", "job", "job_stripe", "outbox", "effect", "leftover"):
             say(store, f"ALTER TABLE fanin.{table} SET (autovacuum_enabled = false)")
     if request.param == "empty":
         yield store, "01980000-0000-7000-8000-000000000000"
@@ -217,9 +233,10 @@ def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store
     for text in (EVENTS, *FLOWS):
         say(store, text)
     say(store, EFFECTS)
+    say(store, leftovers(store.dialect))
     if request.param == "analysed":
         if store.dialect == "pg":
-            for table in ("part", "job", "job_stripe", "outbox", "effect"):
+            for table in ("part", "job", "job_stripe", "outbox", "effect", "leftover"):
                 say(store, f"ANALYZE fanin.{table}")
         else:
             store._writer.execute("ANALYZE")  # type: ignore[attr-defined]
@@ -228,6 +245,7 @@ def filled(store: Store, request: pytest.FixtureRequest) -> Iterator[tuple[Store
     say(store, "DELETE FROM fanin.outbox")
     say(store, "DELETE FROM fanin.flow")
     say(store, "DELETE FROM fanin.effect")
+    say(store, "DELETE FROM fanin.leftover")
 
 
 def test_every_hot_statement_finds_its_rows_by_a_whole_key_or_an_ordered_index(
@@ -282,6 +300,8 @@ INDEXES = {
     "outbox_job": ("job_id",),
     "outbox_parked": ("bucket",),
     "effect_pkey": ("job_id",),
+    "leftover_pkey": ("job_id",),
+    "leftover_parent": ("parent_id",),
     "effect_due": ("name",),
     "effect_calling": ("bucket",),
 }
@@ -343,6 +363,7 @@ WHOLE = {
         "fanin_effect_due (bucket=? AND name=?",
         "fanin_effect_calling (bucket=?",
     ),
+    "leftover": ("bucket=? AND job_id=?", "fanin_leftover_parent (parent_id=?"),
     "job": (
         "bucket=? AND id=?",
         "fanin_job_waiter (waiter_id=? AND waiter_idx=? AND bucket=?",

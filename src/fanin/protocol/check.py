@@ -13,7 +13,7 @@ CHECKS: dict[str, str] = {
     "c5": "A job that grows has a key for each of its parts, and no more than its width; no other job has keys.",
     "c4": "A job without live parts ends in the transaction that seals or empties it.",
     "c7": "Every part belongs to a stripe of its job, or to a job that was purged.",
-    "c8": "A purged job is gone, with its counters and events.",
+    "c8": "A job of which rows are left is gone, with its counters and events and what was above it.",
     "t1": "The counts written at the end equal the stripes.",
     "t3": "No part runs past its allowance, however it dies.",
     "t4": "The event of an end carries the outcome and all counts.",

@@ -61,9 +61,11 @@ SELECT p.job_id, p.idx, p.stripe FROM fanin.part AS p WHERE NOT EXISTS
 
 -- name: c8
 -- all buckets
--- A purged job is gone, with its counters and events.
-SELECT l.job_id FROM fanin.leftover AS l
+-- A job of which rows are left is gone, with its counters and events and what was above it.
+SELECT l.job_id, l.parent_id FROM fanin.leftover AS l
 WHERE EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = l.bucket AND j.id = l.job_id)
+    OR EXISTS (SELECT 1 FROM fanin.job AS j WHERE j.bucket = l.bucket AND j.id = l.parent_id)
+    OR EXISTS (SELECT 1 FROM fanin.flow AS f WHERE f.bucket = l.bucket AND f.id IN (l.job_id, l.parent_id))
     OR EXISTS (SELECT 1 FROM fanin.job_stripe AS s WHERE s.bucket = l.bucket AND s.job_id = l.job_id)
     OR EXISTS (SELECT 1 FROM fanin.outbox AS o WHERE o.bucket = l.bucket AND o.job_id = l.job_id);
 

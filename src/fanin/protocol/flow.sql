@@ -17,7 +17,7 @@ RETURNING id;
 -- name: rows_left
 -- Whether rows of a purged flow of this id still lie there. Asked once the new row stands: from then on no purge can leave
 -- any.
-SELECT 1 FROM fanin.leftover WHERE bucket = :bucket AND flow_id = :id LIMIT 1;
+SELECT 1 FROM fanin.leftover WHERE bucket = :bucket AND job_id = :id;
 
 -- name: create_steps --pg
 -- rows: n, name, status, needs, condition, after, leads_to, spec, undo, job_id

@@ -11,7 +11,7 @@ from itertools import groupby
 
 import msgspec
 
-from fanin.domain.identity import NIL
+from fanin.domain.identity import NIL, bucket_of
 from fanin.domain.purged import REASONS
 from fanin.domain.states import FLOW_LIVE
 from fanin.protocol.outputs import Placed
@@ -139,11 +139,13 @@ def purge(
         if {(bucket, job_id) for (job_id,) in (yield SQL.children(bucket=bucket, jobs=ids))} - set(members):
             return msgspec.structs.replace(found, kept="live")
     events = 0
+    above: dict[str, str | None] = {flow[1]: None} if flow is not None else {}
     for bucket, jobs in _by_bucket(members):
         stripes -= len((yield SQL.remove_stripes(bucket=bucket, jobs=jobs)))
         gone = yield SQL.remove_jobs(bucket=bucket, jobs=jobs, age=age)
         if len(gone) != len(jobs):  # the clock was set back meanwhile
             raise Again(again)
+        above.update(gone)
     if flow is not None:
         yield SQL.remove_steps(bucket=flow[0], flow_id=flow[1])
         one((yield SQL.remove_flow(bucket=flow[0], flow_id=flow[1])))
@@ -153,22 +155,21 @@ def purge(
         events += len((yield SQL.remove_events(bucket=bucket, jobs=tellers, unsent=unsent)))
     if events < found.events:  # a relay has just taken one
         raise Again(again)
-    flow_id = flow[1] if flow is not None else None
-    for bucket, jobs in _by_bucket(members):
-        yield SQL.leave(bucket=bucket, rows=[(job_id,) for job_id in jobs], outputs=outputs, flow_id=flow_id)
+    for bucket, ids in _by_bucket(_with_events(members, flow)):
+        yield SQL.leave(bucket=bucket, rows=[(one_id, above[one_id]) for one_id in ids], outputs=outputs)
     return found
 
 
-def leftovers(bucket: int, after: str = NIL) -> Txn[list[tuple[str, bool]]]:
-    """(job id, whether its outputs are to be removed) of jobs that are gone and still have rows: a page of them."""
-    rows = yield SQL.leftovers(bucket=bucket, after=after, limit=PAGE_ROOTS)
-    return [(job_id, bool(outputs)) for job_id, outputs in rows]
+def leftovers(bucket: int, after: str = NIL) -> Txn[list[str]]:
+    """Jobs, and flows, that are gone and still have rows: a page of them."""
+    return [job_id for (job_id,) in (yield SQL.leftovers(bucket=bucket, after=after, limit=PAGE_ROOTS))]
 
 
-def left_outputs(bucket: int, job_id: str) -> Txn[list[Placed]]:
-    """A page of the outputs of a job that is gone."""
+def left_outputs(bucket: int, job_id: str) -> Txn[tuple[list[Placed], bool]]:
+    """A page of the outputs of a job that is gone, and whether they are to be removed."""
     rows = yield SQL.left_outputs(bucket=bucket, job_id=job_id, limit=PORTION_OUTPUTS)
-    return [Placed(job_id, idx, attempt, claim, name, root) for idx, claim, name, attempt, root in rows]
+    found = [Placed(job_id, idx, attempt, claim, name, root) for idx, claim, name, attempt, root, _ in rows]
+    return found, any(remove for *_, remove in rows)
 
 
 def forget_outputs(bucket: int, job_id: str, gone: Sequence[Placed]) -> Txn[int]:
@@ -179,26 +180,39 @@ def forget_outputs(bucket: int, job_id: str, gone: Sequence[Placed]) -> Txn[int]
     return len((yield SQL.remove_outputs(bucket=bucket, job_id=job_id, rows=rows)))
 
 
-def portion(bucket: int, job_id: str) -> Txn[bool]:
-    """Remove a portion of what a purged job has left, its outputs excepted. Whether there may be more."""
-    if not (yield SQL.lock_leftover(bucket=bucket, job_id=job_id)):
-        return False
+def portion(buckets: int, home: Member) -> Txn[Member | None]:
+    """Remove a portion of what a purged job has left, its outputs excepted. ``buckets``: how many the database has.
+
+    Where to go on: here, while there may be more; then at the job above, or the flow, if this was the last below it. A
+    job stays among the leftovers as long as one below it does: their ids follow from its own, so that a new job with
+    its id would meet them.
+    """
+    bucket, job_id = home
+    mine = yield SQL.lock_leftover(bucket=bucket, job_id=job_id)
+    if not mine:
+        return None
     first, outputs = one((yield SQL.first_left(bucket=bucket, job_id=job_id)))
     if outputs:
-        return False  # an output without its part could not be told from one that was never known
+        return None  # an output without its part could not be told from one that was never known
     past = ALL_PARTS if first is None else min(first + PORTION_PARTS, ALL_PARTS)
     yield SQL.remove_parts(bucket=bucket, job_id=job_id, past=past)
     yield SQL.remove_history(bucket=bucket, job_id=job_id, past=past)
     yield SQL.remove_effects(bucket=bucket, job_id=job_id, past=past)
     if first is not None:
-        return True
+        return home
     if keys := (yield SQL.next_keys(bucket=bucket, job_id=job_id, limit=PORTION_PARTS)):
         yield SQL.remove_keys(bucket=bucket, job_id=job_id, last=one(keys)[0])
-        return True
+        return home
     yield SQL.remove_log(bucket=bucket, job_id=job_id)
     yield SQL.remove_repairs(bucket=bucket, job_id=job_id)
-    yield SQL.remove_leftover(bucket=bucket, job_id=job_id)
-    return False
+    if (yield SQL.left_below(job_id=job_id)):
+        return None  # whoever removes the last of them goes on here
+    ((parent_id,),) = mine
+    above = (bucket_of(parent_id, buckets), parent_id) if parent_id is not None else None
+    if above is not None:
+        yield SQL.hold_above(bucket=above[0], job_id=parent_id)
+    one((yield SQL.remove_leftover(bucket=bucket, job_id=job_id)))
+    return above if above is not None and not (yield SQL.left_below(job_id=parent_id)) else None
 
 
 def _with_events(members: Sequence[Member], flow: Member | None) -> Sequence[Member]:

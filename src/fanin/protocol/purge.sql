@@ -1,7 +1,7 @@
 -- Remove trees of ended jobs. One transaction takes a whole tree out of sight: its counters, its jobs and its events. What
 -- is many (parts, history, outputs) then goes in small portions, of which `leftover` says that they are left.
 -- Lock order: all stripes of the tree by (bucket, job), then its jobs, then its flow; deletes of events; inserts last.
--- Portions: the leftover, then its rows.
+-- Portions: the leftover, then its rows; then the leftover above it, before its own goes.
 
 -- name: old_roots
 -- Jobs without a parent that ended so long ago, oldest first. A job cannot have ended before it was created, so the
@@ -111,12 +111,12 @@ DELETE FROM fanin.job_stripe WHERE bucket = :bucket
 RETURNING stripe;
 
 -- name: remove_jobs
--- The jobs, all of which must have ended so long ago.
+-- The jobs, all of which must have ended so long ago; and what stands above each.
 DELETE FROM fanin.job WHERE bucket = :bucket
     AND id = ANY(:jobs::uuid[]) --pg
     AND id IN (SELECT value FROM json_each(:jobs)) --lite
     AND finished_at <= fanin.clock() - :age
-RETURNING id;
+RETURNING id, coalesce(parent_id, flow_id);
 
 -- name: remove_steps
 -- The steps of a flow that has ended, and does not wait for a person.
@@ -139,26 +139,28 @@ DELETE FROM fanin.outbox WHERE bucket = :bucket
 RETURNING event_key;
 
 -- name: leave
--- rows: job_id
+-- rows: job_id, parent_id
 -- From here on the jobs are gone, and their rows are to follow. No ON CONFLICT: nobody creates a job of which rows are
 -- left.
-INSERT INTO fanin.leftover (bucket, job_id, outputs, at, flow_id)
-SELECT :bucket, u.job_id, :outputs, fanin.clock(), :flow_id
-FROM unnest(:job_id::uuid[]) AS u (job_id); --pg
-FROM (SELECT value->>0 AS job_id FROM json_each(:rows)) AS u; --lite
+INSERT INTO fanin.leftover (bucket, job_id, outputs, at, parent_id)
+SELECT :bucket, u.job_id, :outputs, fanin.clock(), u.parent_id
+FROM unnest(:job_id::uuid[], :parent_id::uuid[]) AS u (job_id, parent_id); --pg
+FROM (SELECT value->>0 AS job_id, value->>1 AS parent_id FROM json_each(:rows)) AS u; --lite
 
 -- name: leftovers
--- Jobs that are gone and still have rows.
-SELECT job_id, outputs FROM fanin.leftover WHERE bucket = :bucket AND job_id > :after ORDER BY job_id LIMIT :limit;
+-- Jobs and flows that are gone and still have rows.
+SELECT job_id FROM fanin.leftover WHERE bucket = :bucket AND job_id > :after ORDER BY job_id LIMIT :limit;
 
 -- name: left_outputs
--- A page of the outputs that a purged job has left.
-SELECT o.idx, o.claim_id, o.name, o.attempt, o.root FROM fanin.staged_output AS o
-WHERE o.bucket = :bucket AND o.job_id = :job_id ORDER BY o.idx, o.claim_id, o.name LIMIT :limit;
+-- A page of the outputs that a purged job has left, and whether they are to be removed. None of a job that stands: it may
+-- have come since its id was seen among the leftovers.
+SELECT o.idx, o.claim_id, o.name, o.attempt, o.root, l.outputs FROM fanin.leftover AS l
+JOIN fanin.staged_output AS o ON o.bucket = :bucket AND o.job_id = l.job_id
+WHERE l.bucket = :bucket AND l.job_id = :job_id ORDER BY o.idx, o.claim_id, o.name LIMIT :limit;
 
 -- name: lock_leftover
 -- Portions of one job are removed by one purge at a time; another goes on with the next job.
-SELECT job_id FROM fanin.leftover WHERE bucket = :bucket AND job_id = :job_id
+SELECT parent_id FROM fanin.leftover WHERE bucket = :bucket AND job_id = :job_id
 FOR NO KEY UPDATE SKIP LOCKED --pg
 ;
 
@@ -213,7 +215,18 @@ RETURNING id;
 DELETE FROM fanin.repair WHERE bucket = :bucket AND job_id = :job_id
 RETURNING id;
 
+-- name: left_below
+-- all buckets
+-- Whether anything is left of what was below a job. A new job of its id would make jobs of the same ids.
+SELECT 1 FROM fanin.leftover WHERE parent_id = :job_id LIMIT 1;
+
+-- name: hold_above
+-- Two that go at once could each see the other, and none go on with the job above.
+SELECT job_id FROM fanin.leftover WHERE bucket = :bucket AND job_id = :job_id
+FOR NO KEY UPDATE --pg
+;
+
 -- name: remove_leftover
--- Nothing of the job is left.
+-- Nothing of the job is left, nor of what was below it.
 DELETE FROM fanin.leftover WHERE bucket = :bucket AND job_id = :job_id
 RETURNING job_id;

@@ -275,7 +275,7 @@ def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[in
         stale_after=job.stale_after,
         stale=job.stale,
     )
-    repeatable = job.key is not None or job.parent_id is not None
+    repeatable = job.key is not None or job.parent_id is not None or (job.step or "").startswith(identity.SCHEDULED)
     left = (yield SQL.rows_left(bucket=job.bucket, id=job.id)) if repeatable else ()
     if not fresh:
         _same_request(job, (yield SQL.find_job(bucket=job.bucket, id=job.id)), status)
@@ -283,7 +283,7 @@ def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[in
     if left:
         raise NotAllowedNow(
             f"the job of {job.key or job.id!r} was purged, and its rows are still being removed: try again when "
-            "`fanin purge` is done, or choose another key"
+            "`fanin purge` is done" + (", or choose another key" if job.key else "")
         )
     return int(one(fresh)[0])
 

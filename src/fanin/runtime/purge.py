@@ -61,8 +61,8 @@ def purge(
             purged.flows += flow is not None and found.kept is None
             tell(purged)
             if not dry_run and found.kept is None:
-                for home, job_id in members:
-                    _clear_job(store, home, job_id, outputs, purged)
+                for home in members if flow is None else [*members, flow]:
+                    _clear_job(store, home, purged)
     return purged
 
 
@@ -92,15 +92,20 @@ def _clear(store: Store, purged: Purged, stop: threading.Event | None) -> None:
     for bucket in range(store.buckets):
         page = store.read(partial(room.leftovers, bucket))
         while page:
-            for job_id, outputs in page:
+            for job_id in page:
                 if stop is not None and stop.is_set():
                     return
-                _clear_job(store, bucket, job_id, outputs, purged)
-            page = store.read(partial(room.leftovers, bucket, page[-1][0]))
+                _clear_job(store, (bucket, job_id), purged)
+            page = store.read(partial(room.leftovers, bucket, page[-1]))
 
 
-def _clear_job(store: Store, bucket: int, job_id: str, outputs: bool, purged: Purged) -> None:
-    while found := store.read(partial(room.left_outputs, bucket, job_id)):
+def _clear_job(store: Store, home: Member, purged: Purged) -> None:
+    """What one job has left, then what is to go after it."""
+    bucket, job_id = home
+    while True:
+        found, outputs = store.read(partial(room.left_outputs, bucket, job_id))
+        if not found:
+            break
         gone = []
         for one in found:
             if not outputs and one.name != RESULT:
@@ -115,8 +120,9 @@ def _clear_job(store: Store, bucket: int, job_id: str, outputs: bool, purged: Pu
         purged.outputs += forgotten
         if not forgotten or len(gone) < len(found):
             return  # another purge is at it, or its place is not reached from here
-    while store.run(partial(room.portion, bucket, job_id)):
-        pass
+    going: Member | None = home
+    while going is not None:
+        going = store.run(partial(room.portion, store.buckets, going))
 
 
 def _remove(output: Placed) -> bool:
