@@ -136,7 +136,8 @@ class Job:
         reason, by: why, and who says so (default: the user and host of this process); both for people. Raises
         `BadOption`.
         """
-        return self._app.store.run(lambda: close.cancel(self._bucket, self.id, reason, by or whoever()))
+        done = deed(by, reason)
+        return self._app.store.run(lambda: close.cancel(self._bucket, self.id, done))
 
     def finish(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """End the job now as completed with what has arrived: outcome ``partial``, with its event and its successor.

@@ -168,8 +168,8 @@ def exchange_rise(stage: Stage) -> TxnFactory[Exchanged]:
 
 @row("close.cancel", "a nested job")
 def cancel_nested(stage: Stage) -> TxnFactory[bool]:
-    nested, _ = waiting(stage, 2)
-    return lambda: close.cancel(BUCKET, nested, "not this one")
+    (nested, _), deed = waiting(stage, 2), stage.deed()
+    return lambda: close.cancel(BUCKET, nested, deed)
 
 
 @row("lease.reap", "the last part below a part that waits")

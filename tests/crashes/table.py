@@ -12,7 +12,6 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.effects import MODES, Intent
-from fanin.domain.errors import NotAllowedNow
 from fanin.domain.events import Event
 from fanin.domain.identity import item_key, successor_id
 from fanin.domain.model import Claim, Fired, Report, Settled, Spec
@@ -368,8 +367,8 @@ def exchange_stepwise(stage: Stage) -> TxnFactory[Exchanged]:
 
 @row("close.cancel", "a running job")
 def cancel(stage: Stage) -> TxnFactory[bool]:
-    job_id, _ = held(stage, 2, stripes=2)
-    return lambda: close.cancel(BUCKET, job_id, "no longer wanted")
+    (job_id, _), deed = held(stage, 2, stripes=2), stage.deed()
+    return lambda: close.cancel(BUCKET, job_id, deed)
 
 
 @row("close.cancel", "an open job")
@@ -928,7 +927,7 @@ def heard_flow_completes(stage: Stage) -> TxnFactory[list[Settled]]:
 def give_up_undo(stage: Stage) -> TxnFactory[None]:
     flow_id, deed = stage.flow(CHAIN, undo=["a", "b"]), stage.deed()
     stage.ended("succeed", "succeed", "fail", "fail")
-    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "not_undone", deed))
+    return lambda: flow.resolve(BUCKET, flow_id, "b", "not_undone", deed)
 
 
 @row("finish.settle", "a step that fails beside one that runs")
@@ -1040,32 +1039,20 @@ def undo_failed(stage: Stage) -> str:
     return flow_id
 
 
-def once(factory: TxnFactory[None]) -> TxnFactory[None]:
-    """Said again, it is refused, as a person is told."""
-
-    def txn() -> Txn[None]:
-        try:
-            yield from factory()
-        except NotAllowedNow:
-            return
-
-    return txn
-
-
 @row("flow.resolve", "a step that a person has undone, the last one to be undone")
 def resolve_last(stage: Stage) -> TxnFactory[None]:
     flow_id, deed = stage.flow(CHAIN, manual=["a"]), stage.deed()
     stage.ended("succeed", "succeed", "fail")
-    return once(lambda: flow.resolve(BUCKET, flow_id, "a", "undone", deed))
+    return lambda: flow.resolve(BUCKET, flow_id, "a", "undone", deed)
 
 
 @row("flow.resolve", "a step that waits for a person, with one before it that is to be undone")
 def resolve_step(stage: Stage) -> TxnFactory[None]:
     flow_id, deed = undo_failed(stage), stage.deed()
-    return once(lambda: flow.resolve(BUCKET, flow_id, "b", "nothing_to_undo", deed))
+    return lambda: flow.resolve(BUCKET, flow_id, "b", "nothing_to_undo", deed)
 
 
 @row("flow.undo_again", "an undo that has failed")
 def undo_once_more(stage: Stage) -> TxnFactory[None]:
     flow_id, deed = undo_failed(stage), stage.deed()
-    return once(lambda: flow.undo_again(BUCKET, flow_id, "b", deed))
+    return lambda: flow.undo_again(BUCKET, flow_id, "b", deed)

@@ -38,6 +38,7 @@ PIECES = {
     "growth.grow": "growth.spawn",
     "growth.add_keys": "growth.spawn",
     "deeds.write_down": "close.cancel",
+    "close.stop": "flow.end_running",
     "pause.came": "submit.append",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",

@@ -91,7 +91,7 @@ def test_F069_writers_of_many_rows_do_not_lock_each_other(own_pg: Callable[..., 
 
     def cancel() -> None:
         for job_id in jobs[:2]:
-            store.run(lambda job_id=job_id: close.cancel(0, job_id, "enough"))  # type: ignore[misc]
+            store.run(lambda job_id=job_id: close.cancel(0, job_id))  # type: ignore[misc]
 
     steps = [work, work, work, lambda: upkeep.once(store, 0), lambda: upkeep.once(store, 0), cancel]
     threads = [threading.Thread(target=repeat, args=[step]) for step in steps]

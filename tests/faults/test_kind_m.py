@@ -169,7 +169,7 @@ def test_F091_everything_said_once_more_changes_nothing(app: fanin.App) -> None:
 
     again: list[Any] = [lambda r=report: app.store.run(lambda: finish.settle(0, [r], "w")) for report in reports]
     again += [submits, lambda: app.store.run(lambda: finish.settle(0, reports, "w"))]
-    again += [lambda job=job: app.store.run(lambda: close.cancel(0, job.id, "again")) for job in jobs]
+    again += [lambda job=job: app.store.run(lambda: close.cancel(0, job.id)) for job in jobs]
     again += [lambda job=job: app.store.run(lambda: close.give_up(0, job.id)) for job in jobs]
     again += [lambda: redrive_again(jobs[2]), lambda: upkeep.once(app.store, 0)]
     after_once: Any = None

@@ -70,9 +70,11 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         view.put(key, kept)
         return [(0, row.attempt + 1)]
 
-    def skip_look_at_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        row: Any = view.get(("part", v["job_id"], v["idx"]))
-        return [(row.status, row.claim)]
+    def skip_lock_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        key = ("part", v["job_id"], v["idx"])
+        self._lock(view, key)
+        row: Any = view.get(key)
+        return [(row.status,)]
 
     def counting_policy(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("job", v["job_id"]))
@@ -147,7 +149,7 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         return []
 
     born_ring = redrive_ring = submit_ring = finish_log_attempts = waiting_log_failed = _nothing
-    deeds_write_down = submit_rows_left = _nothing
+    deeds_write_down = deeds_written = submit_rows_left = _nothing
 
     # Closing and running again.
 

@@ -308,7 +308,7 @@ class Rules:
         return []
 
     born_create_stripe = born_create_part = _nothing
-    finish_log_attempts = born_ring = redrive_ring = lease_log_stopped = deeds_write_down = _nothing
+    finish_log_attempts = born_ring = redrive_ring = lease_log_stopped = deeds_write_down = deeds_written = _nothing
 
     # close
 

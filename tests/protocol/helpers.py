@@ -12,7 +12,7 @@ from fanin.domain import identity, limits
 from fanin.domain.events import Event
 from fanin.domain.model import Claim, JobRow, NewJob, Report, Settled, Spec, Verdict
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, lease, outbox, read, submit
+from fanin.protocol import close, deeds, finish, lease, outbox, read, submit
 from fanin.protocol.steps import Query, Rows, Statement, Txn
 from fanin.stores.base import Store
 
@@ -137,7 +137,8 @@ def publish(store: Store) -> list[str]:
 
 
 def cancel(store: Store, job_id: str, reason: str | None = None) -> bool:
-    return store.run(lambda: close.cancel(0, job_id, reason))
+    done = deeds.deed(reason=reason)
+    return store.run(lambda: close.cancel(0, job_id, done))
 
 
 def sweep_all(store: Store) -> int:

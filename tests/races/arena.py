@@ -203,8 +203,8 @@ def counted(name: str, factory: TxnFactory[object], what: str) -> Actor:
     return Actor(name, script)
 
 
-def canceller(name: str, job_id: str) -> Actor:
-    return said(name, lambda: close.cancel(BUCKET, job_id), "CANCELLED", "LATE")
+def canceller(name: str, job_id: str, deed: Deed | None = None) -> Actor:
+    return said(name, lambda: close.cancel(BUCKET, job_id, deed), "CANCELLED", "LATE")
 
 
 def finisher(name: str, job_id: str, deed: Deed) -> Actor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from fanin.domain.errors import NotAllowedNow
 from fanin.protocol import flow
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
@@ -99,6 +100,29 @@ def left_running_and_again(arena: Arena) -> list[Actor]:
         return str((yield lambda: flow.run_again(BUCKET, flow_id, 1)))
 
     return [said("A", lambda: flow.end_running(BUCKET, job_id), "ENDED", "LATE"), Actor("C", end_and_again)]
+
+
+def not_stopped_again(arena: Arena, run: Run) -> list[str]:
+    rows = select(arena.store, "SELECT status, run FROM fanin.flow WHERE run = 2 AND status <> 'running'")
+    return ended_once(arena, run) + [f"stopped in its next run: {row}" for row in rows]
+
+
+@three("the cancel of a flow said twice, and it is run again", "A=STOPPED B=STOPPED C=2",
+       "A=STOPPED B=STOPPED C=REFUSED", also=not_stopped_again)  # fmt: skip
+def stop_said_twice_and_again(arena: Arena) -> list[Actor]:
+    """The call sent again could stop the next run."""
+    flow_id, deed = arena.flow({"a": "", "b": "a"}), arena.deed()
+    job_id = arena.step().job_id
+
+    def end_and_again() -> Script:
+        yield lambda: flow.end_running(BUCKET, job_id)
+        try:
+            return str((yield lambda: flow.run_again(BUCKET, flow_id, 1)))
+        except NotAllowedNow:
+            return "REFUSED"
+
+    stops = [said(name, lambda: flow.cancel(BUCKET, flow_id, deed), "STOPPED", "NOTHING") for name in "AB"]
+    return [*stops, Actor("C", end_and_again)]
 
 
 def undone_if_all_of_it_was_run(arena: Arena, run: Run) -> list[str]:

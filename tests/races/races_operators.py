@@ -46,6 +46,39 @@ def none_is_held(arena: Arena, run: Run) -> list[str]:
     ]
 
 
+def runs_on(arena: Arena, run: Run, part: str) -> list[str]:
+    """The next run of a job is not touched by what was done to the run before it."""
+    text = (
+        "SELECT j.status, p.status AS part FROM fanin.job AS j JOIN fanin.part AS p ON p.job_id = j.id WHERE j.run = 2"
+    )
+    rows = select(arena.store, text)
+    right = {"status": "running", "part": part}
+    return [f"touched in its next run: {row}" for row in rows if row != right]
+
+
+@three("a cancel said twice, and the job is run again", "C=CANCELLED D=CANCELLED R=RUN 2",
+       "C=CANCELLED D=CANCELLED R=REFUSED", also=lambda arena, run: runs_on(arena, run, "pending"))  # fmt: skip
+def cancel_said_twice_and_redrive(arena: Arena) -> list[Actor]:
+    """The call sent again could end the next run."""
+    job_id, deed = arena.job(1, successor=None), arena.deed()
+    return [canceller("C", job_id, deed), canceller("D", job_id, deed), redriver("R", job_id)]
+
+
+def none_is_paused(arena: Arena, run: Run) -> list[str]:
+    """Whoever let the job go on has found it paused, and it was paused once."""
+    rows = select(arena.store, "SELECT id FROM fanin.job WHERE paused_at IS NOT NULL")
+    lines = select(arena.store, "SELECT what FROM fanin.job_log WHERE what = 'resumed'")
+    return ["paused once more after it was let go"] if rows and lines else []
+
+
+@three("a pause said twice, and a resume", "P=PAUSED Q=PAUSED R=RESUMED", "P=PAUSED Q=PAUSED R=BEFORE",
+       also=none_is_paused)  # fmt: skip
+def pause_said_twice_and_resume(arena: Arena) -> list[Actor]:
+    """The call sent again could pause the job that somebody has let go on."""
+    job_id, deed = arena.job(1), arena.deed()
+    return [pauser("P", job_id, deed), pauser("Q", job_id, deed), resumer("R", job_id, arena.deed())]
+
+
 @race("pause and claim", "P=PAUSED W=1", "P=PAUSED W=0", preemptions=2)
 def pause_and_claim(arena: Arena) -> list[Actor]:
     """A part claimed beside the pause could be held back while it runs."""
@@ -218,11 +251,20 @@ def skip_and_skip(arena: Arena) -> list[Actor]:
     return [skipper("S", job_id, 0, arena.deed()), skipper("T", job_id, 0, arena.deed(), failed=True)]
 
 
-@race("skip said twice", "S=ENDED T=SKIPPED", "S=SKIPPED T=ENDED", preemptions=2)
+@race("skip said twice", "S=ENDED T=ENDED", preemptions=2)
 def skip_said_twice(arena: Arena) -> list[Actor]:
-    """The call sent again beside the first could be refused, or be counted."""
+    """The call sent again beside the first could be refused, be counted, or be answered otherwise."""
     job_id, deed = arena.job(1), arena.deed()
     return [skipper("S", job_id, 0, deed), skipper("T", job_id, 0, deed)]
+
+
+@three("a skip said twice, and the job is run again", "S=ENDED T=ENDED R=RUN 2", "S=ENDED T=ENDED R=REFUSED",
+       also=lambda arena, run: runs_on(arena, run, "pending"))  # fmt: skip
+def skip_said_twice_and_redrive(arena: Arena) -> list[Actor]:
+    """The call sent again could fall on the part of the next run."""
+    job_id, deed = arena.job(1, successor=None), arena.deed()
+    skips = [skipper(name, job_id, 0, deed, failed=True) for name in "ST"]
+    return [*skips, redriver("R", job_id)]
 
 
 @race("skip and claim", "S=SKIPPED W=1", "S=SKIPPED W=2", preemptions=2)

@@ -8,7 +8,7 @@ import pytest
 
 from fanin.domain.model import Claim, Report
 from fanin.domain.policy import Policy
-from fanin.protocol import close, finish, purge, redrive, submit
+from fanin.protocol import close, finish, pause, purge, redrive, skip, submit
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.stepper import Session, Watcher, once
 from tests.races.arena import Arena
@@ -100,6 +100,7 @@ def test_who_decides_holds_the_counters(arena: Arena, name: str) -> None:
 
 LOCKS = {
     "part": "SELECT 1 FROM fanin.part FOR NO KEY UPDATE",
+    "job": "SELECT 1 FROM fanin.job FOR NO KEY UPDATE",
     "flow": "SELECT 1 FROM fanin.flow FOR NO KEY UPDATE",
 }
 
@@ -117,10 +118,25 @@ def purges_a_flow(arena: Arena) -> TxnFactory[object]:
     return lambda: purge.purge([BUCKET], members, 0.0, unsent=True, flow=(BUCKET, flow_id))
 
 
+def pauses(arena: Arena) -> TxnFactory[object]:
+    job_id, deed = arena.job(1), arena.deed()
+    return lambda: pause.pause(BUCKET, job_id, deed)
+
+
+def skips(arena: Arena) -> TxnFactory[object]:
+    job_id, deed = arena.job(1), arena.deed()
+    return lambda: skip.skip(BUCKET, job_id, 0, "1", deed)
+
+
 @pytest.mark.parametrize(
     ("stage", "before", "what"),
-    [(ends_for_its_age, "close.lock_all_stripes", "part"), (purges_a_flow, "purge.assess", "flow")],
-    ids=["age", "purge"],
+    [
+        (ends_for_its_age, "close.lock_all_stripes", "part"),
+        (purges_a_flow, "purge.assess", "flow"),
+        (pauses, "deeds.written", "job"),
+        (skips, "deeds.written", "part"),
+    ],
+    ids=["age", "purge", "pause", "skip"],
 )
 def test_who_decides_holds_what_it_decides_on(
     arena: Arena, stage: Callable[[Arena], TxnFactory[object]], before: str, what: str

@@ -50,7 +50,7 @@ def test_an_undo_that_has_failed_again_meanwhile_is_run_again_and_not_only_said_
     """The step would be undone by a job that has ended, and the flow would wait for ever."""
     flow_id = arena.flow({"a": "", "b": "a"}, undo=["a"])
     arena.ended("succeed", "fail", "fail")
-    slow.play(once(lambda: flow.undo_again(BUCKET, flow_id, "a")))
+    slow.play(once(lambda: flow.undo_again(BUCKET, flow_id, "a", arena.deed())))
     slow.hold("redrive.lock_ended_parts")
     flows.undo_again(arena.store, flow_id, "a")
     arena.ended("fail")

@@ -25,7 +25,6 @@ from fanin.runtime.outputs import LARGE, Output
 from fanin.runtime.patience import Patience
 from fanin.runtime.task import check_attempts
 from fanin.runtime.timeline import explanation
-from fanin.runtime.whoever import whoever
 
 if TYPE_CHECKING:
     from fanin.aio.app import AsyncApp
@@ -129,7 +128,8 @@ class AsyncJob:
         return await asyncio.to_thread(self._sync.failures)
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
-        return await self._runner.run(lambda: close.cancel(self._bucket, self.id, reason, by or whoever()))
+        done = deed(by, reason)
+        return await self._runner.run(lambda: close.cancel(self._bucket, self.id, done))
 
     async def finish(self, reason: str | None = None, *, by: str | None = None) -> bool:
         done = deed(by, reason)

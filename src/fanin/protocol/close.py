@@ -15,10 +15,21 @@ from fanin.protocol.steps import Room, Txn, one
 SQL = Room("close")
 
 
-def cancel(bucket: int, job_id: str, reason: str | None = None, who: str | None = None) -> Txn[bool]:
-    """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`, `BadOption`."""
-    done = deeds.deed(who, reason)
-    return (yield from _by_operator(bucket, job_id, policy.cancelled(reason), "cancelled", done))
+def cancel(bucket: int, job_id: str, deed: Deed | None = None) -> Txn[bool]:
+    """Cancel a job. True if this call ended it, False if it had ended before. Raises `UnknownJob`.
+
+    Without a ``deed`` it must not be said again where a later run may stand.
+    """
+    done = deed or deeds.deed()
+    return (yield from _by_operator(bucket, job_id, policy.cancelled(done.reason), "cancelled", done))
+
+
+def stop(bucket: int, job_id: str, reason: str) -> Txn[bool]:
+    """Cancel a job by a rule. All stripes are locked, and under their locks the rule was asked."""
+    did = yield from _close(bucket, job_id, policy.cancelled(reason))
+    if did:
+        yield from deeds.write_down(bucket, job_id, "cancelled", deeds.deed(reason=reason))
+    return did
 
 
 def finish_now(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
@@ -31,6 +42,7 @@ def finish_now(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
 
 def give_up(bucket: int, job_id: str) -> Txn[bool]:
     """End a job whose deadline has passed, by its policy. False if it has ended, or the deadline was moved."""
+    yield SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
     return (yield from _close(bucket, job_id, None))
 
 
@@ -78,6 +90,9 @@ def sweep(bucket: int, job_id: str, stripe: int) -> Txn[int]:
 
 
 def _by_operator(bucket: int, job_id: str, how: Ending, what: str, deed: Deed) -> Txn[bool]:
+    yield SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
+    if (yield from deeds.written(bucket, job_id, deed)) is not None:
+        return True
     did = yield from _close(bucket, job_id, how)
     if did:
         yield from deeds.write_down(bucket, job_id, what, deed)
@@ -85,8 +100,7 @@ def _by_operator(bucket: int, job_id: str, how: Ending, what: str, deed: Deed) -
 
 
 def _close(bucket: int, job_id: str, how: Ending | None) -> Txn[bool]:
-    """``how`` is None for a give-up: then the deadline is part of the guard."""
-    yield SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
+    """All stripes are locked. ``how`` is None for a give-up: then the deadline is part of the guard."""
     rows = yield SQL.standing(bucket=bucket, job_id=job_id)
     if not rows:
         raise UnknownJob(f"there is no job {job_id}")

@@ -12,7 +12,8 @@ SQL = Room("deeds")
 
 
 class Deed(NamedTuple):
-    """Who does something to a job or a flow, and why; both for people. ``id`` is made once, before the first try."""
+    """Who does something to a job or a flow, and why; both for people. ``id`` is made once, before the first try: by it
+    a deed that is said again, because its answer was lost, is known."""
 
     id: str
     who: str | None = None
@@ -30,6 +31,15 @@ def deed(who: str | None = None, reason: str | None = None) -> Deed:
 def write_down(bucket: int, job_id: str, what: str, done: Deed, idx: int | None = None) -> Txn[None]:
     """``job_id``: of a job, with the part as ``idx``, or of a flow, with the step."""
     yield SQL.write_down(bucket=bucket, job_id=job_id, id=done.id, what=what, idx=idx, who=done.who, reason=done.reason)
+
+
+def written(bucket: int, of: str, done: Deed) -> Txn[int | None]:
+    """The run in which this deed was done to a job or a flow; None if it was not.
+
+    Asked under the lock that the deed takes first: what was sent before, and is still under way, has committed then.
+    """
+    rows = yield SQL.written(bucket=bucket, job_id=of, id=done.id)
+    return int(rows[0][0]) if rows else None
 
 
 def _storable(text: str) -> bool:

@@ -103,21 +103,30 @@ def _stop_if_late(flow: NewFlow) -> Txn[None]:
     """A deadline that has passed before the flow began stops it at once: no worker starts what stands first."""
     if (yield from give_up(flow.bucket, flow.id)):
         for job, *_ in flow.jobs:
-            yield from close.cancel(flow.bucket, job.id, STOPPED)
+            yield from close.stop(flow.bucket, job.id, STOPPED)
 
 
 def cancel(bucket: int, flow_id: str, done: Deed | None = None) -> Txn[bool]:
     """Stop a flow: nothing more starts, its running jobs are to be cancelled, and what was done is undone where that
-    was provided for. False if it does not run any more. Raises `UnknownJob`."""
-    stopped = yield from _stop(bucket, flow_id, "cancelled", done.reason if done is not None else None)
-    if stopped and done is not None:
+    was provided for. False if it does not run any more. Raises `UnknownJob`.
+
+    Without a deed (``done``) it must not be said again where a later run may stand.
+    """
+    flow = yield from _locked(bucket, flow_id)
+    if done is None:
+        return (yield from _stop(flow, "cancelled", None))
+    if (yield from deeds.written(bucket, flow_id, done)) is not None:
+        return True
+    stopped = yield from _stop(flow, "cancelled", done.reason)
+    if stopped:
         yield from deeds.write_down(bucket, flow_id, "cancelled", done)
     return stopped
 
 
 def give_up(bucket: int, flow_id: str) -> Txn[bool]:
     """Stop a flow whose deadline has passed. False if it has ended, or the deadline was moved."""
-    return (yield from _stop(bucket, flow_id, "gave_up", "the deadline has passed"))
+    flow = yield from _locked(bucket, flow_id)
+    return (yield from _stop(flow, "gave_up", "the deadline has passed"))
 
 
 def overdue(bucket: int) -> Txn[list[str]]:
@@ -138,7 +147,7 @@ def end_running(bucket: int, job_id: str) -> Txn[bool]:
     yield close.SQL.lock_all_stripes(bucket=bucket, job_id=job_id)
     if not (yield SQL.is_stopped(bucket=bucket, job_id=job_id)):
         return False
-    return (yield from close.cancel(bucket, job_id, STOPPED))
+    return (yield from close.stop(bucket, job_id, STOPPED))
 
 
 def run_again(
@@ -210,7 +219,10 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, done: Deed) -> Tx
     """
     if status not in STEP_UNDONE:
         raise BadOption(f"status={status!r}: give {' or '.join(STEP_UNDONE)}")
-    flow = yield from _attended(bucket, flow_id)
+    flow = yield from _locked(bucket, flow_id)
+    if (yield from deeds.written(bucket, flow_id, done)) is not None:
+        return
+    _check_attended(flow)
     found = yield SQL.settle_by_hand(bucket=bucket, flow_id=flow_id, name=name, status=status, note=done.reason)
     if not found:
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one that a person has to undo")
@@ -229,25 +241,34 @@ def resolve(bucket: int, flow_id: str, name: str, status: str, done: Deed) -> Tx
     yield from _go_on(flow)
 
 
-def undo_again(bucket: int, flow_id: str, name: str, done: Deed | None = None) -> Txn[None]:
+def undo_again(bucket: int, flow_id: str, name: str, done: Deed) -> Txn[None]:
     """Run what failed to undo step ``name`` once more. Raises `NotAllowedNow`, `UnknownJob`."""
+
+    def again() -> Txn[None]:
+        return undo_again(bucket, flow_id, name, done)
+
     found = yield SQL.step_named(bucket=bucket, flow_id=flow_id, name=name)
+    if (yield from deeds.written(bucket, flow_id, done)) is not None:
+        return
     if not found or found[0][1] != "undo_failed":
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} is not one whose undo has failed")
     n, _, job_id = found[0]
-    if not (yield from _revive(bucket, job_id, lambda: undo_again(bucket, flow_id, name, done), done)):
+    revived = yield from _revive(bucket, job_id, again, done)
+    flow = yield from _locked(bucket, flow_id)
+    if (yield from deeds.written(bucket, flow_id, done)) is not None:  # it was under way when we looked
+        raise Again(again)
+    if not revived:
         raise NotAllowedNow(
             f"the undo of step {name!r} of flow {flow_id} has nothing that could be run again: undo it by hand, then "
             "say (FlowRun.resolve)"
         )
-    flow = yield from _attended(bucket, flow_id)
+    _check_attended(flow)
     if not (yield SQL.undo_again(bucket=bucket, flow_id=flow_id, n=n)):
         raise NotAllowedNow(f"step {name!r} of flow {flow_id} was resolved meanwhile")
     flow.status = "compensating"
     flow.running += 1
     yield from flow.save()
-    if done is not None:
-        yield from deeds.write_down(bucket, flow_id, "undo_again", done, n)
+    yield from deeds.write_down(bucket, flow_id, "undo_again", done, n)
 
 
 def _revive(
@@ -321,11 +342,10 @@ def _go_on(flow: Flow) -> Txn[None]:
     yield from _create(flow.bucket, flow.born)
 
 
-def _stop(bucket: int, flow_id: str, cause: str, reason: str | None) -> Txn[bool]:
-    flow = yield from _locked(bucket, flow_id)
+def _stop(flow: Flow, cause: str, reason: str | None) -> Txn[bool]:
     if flow.status != "running":
         return False
-    if cause == "gave_up" and not one((yield SQL.overdue(bucket=bucket, flow_id=flow_id)))[0]:
+    if cause == "gave_up" and not one((yield SQL.overdue(bucket=flow.bucket, flow_id=flow.id)))[0]:
         return False
     yield from flow.stop(cause, reason)  # a flow that runs has a step that runs: its end goes on
     yield from flow.save()
@@ -337,11 +357,9 @@ def _create(bucket: int, born: Sequence[Born]) -> Txn[None]:
         yield from child.create(bucket)
 
 
-def _attended(bucket: int, flow_id: str) -> Txn[Flow]:
-    flow = yield from _locked(bucket, flow_id)
+def _check_attended(flow: Flow) -> None:
     if flow.status != "needs_attention":
-        raise NotAllowedNow(f"flow {flow_id} is {flow.status}: nothing of it waits for a person")
-    return flow
+        raise NotAllowedNow(f"flow {flow.id} is {flow.status}: nothing of it waits for a person")
 
 
 def _locked(bucket: int, flow_id: str) -> Txn[Flow]:

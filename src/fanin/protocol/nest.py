@@ -126,7 +126,7 @@ def abandon(bucket: int, nested_id: str, job_id: str, idx: int) -> Txn[bool]:
         return False
     if not (yield SQL.has_ended(bucket=bucket, job_id=job_id, idx=idx)):
         return False
-    return (yield from close.cancel(bucket, nested_id, "the part that waited for it has ended"))
+    return (yield from close.stop(bucket, nested_id, "the part that waited for it has ended"))
 
 
 def forget(bucket: int, job_id: str, idx: int) -> Txn[bool]:

@@ -19,8 +19,10 @@ SQL = Room("pause")
 
 def pause(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
     """Stop the claims of a job. False if it is paused already. Raises `UnknownJob`, `NotAllowedNow`."""
+    status = yield from _locked(bucket, job_id)
+    if (yield from deeds.written(bucket, job_id, deed)) is not None:
+        return True
     if not (yield SQL.pause_job(bucket=bucket, job_id=job_id)):
-        status = yield from _standing(bucket, job_id)
         if status not in ("open", "running"):
             raise NotAllowedNow(f"job {job_id} is {status}: only a job that has not ended can be paused")
         return False
@@ -30,9 +32,11 @@ def pause(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
 
 def resume(bucket: int, job_id: str, deed: Deed) -> Txn[bool]:
     """Let the claims of a job go on. False if it is not paused. Raises `UnknownJob`."""
+    yield from _locked(bucket, job_id)
+    if (yield from deeds.written(bucket, job_id, deed)) is not None:
+        return True
     rows = yield SQL.resume_job(bucket=bucket, job_id=job_id)
     if not rows:
-        yield from _standing(bucket, job_id)
         return False
     yield from deeds.write_down(bucket, job_id, "resumed", deed)
     yield SQL.ring(queue=rows[0][0])
@@ -69,8 +73,9 @@ def came(bucket: int, job_id: str, first: int) -> Txn[None]:
     yield SQL.came(bucket=bucket, job_id=job_id, first=first)
 
 
-def _standing(bucket: int, job_id: str) -> Txn[str]:
-    rows = yield SQL.standing(bucket=bucket, job_id=job_id)
+def _locked(bucket: int, job_id: str) -> Txn[str]:
+    """Its state."""
+    rows = yield SQL.lock_job(bucket=bucket, job_id=job_id)
     if not rows:
         raise UnknownJob(f"there is no job {job_id}")
     return str(rows[0][0])

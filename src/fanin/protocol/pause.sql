@@ -6,6 +6,12 @@
 -- is held although its job goes on would never run. So whoever holds or lets go writes the job row last, guarded by what
 -- it has seen there.
 
+-- name: lock_job
+-- The same deed that is still under way is waited for, and found to be done.
+SELECT status FROM fanin.job WHERE bucket = :bucket AND id = :job_id
+FOR NO KEY UPDATE --pg
+;
+
 -- name: pause_job
 -- From the commit of this on, no claim that begins takes a part of the job.
 UPDATE fanin.job SET paused_at = fanin.clock(), walk_from = 0
@@ -17,10 +23,6 @@ RETURNING id;
 UPDATE fanin.job SET paused_at = NULL, walk_from = 0
 WHERE bucket = :bucket AND id = :job_id AND paused_at IS NOT NULL
 RETURNING queue;
-
--- name: standing
--- Why neither found its job.
-SELECT status FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
 
 -- name: walking
 -- Jobs whose parts are still to be held back or let go.

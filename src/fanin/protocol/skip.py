@@ -9,7 +9,7 @@ from fanin.domain.errors import NotAllowedNow, UnknownJob, UnknownPart
 from fanin.domain.events import EndedBy
 from fanin.protocol import counting, deeds, ending, finish
 from fanin.protocol.deeds import Deed
-from fanin.protocol.steps import Again, Room, Txn
+from fanin.protocol.steps import Room, Txn
 
 SQL = Room("skip")
 
@@ -19,6 +19,14 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
 
     ``deed.id`` is the claim under which the part then stands. Raises `UnknownJob`, `UnknownPart`, `NotAllowedNow`.
     """
+    rows = yield SQL.lock_part(bucket=bucket, job_id=job_id, idx=idx)
+    if not rows:
+        if not (yield SQL.job_exists(bucket=bucket, job_id=job_id)):
+            raise UnknownJob(f"there is no job {job_id}")
+        raise UnknownPart(f"job {job_id} has no part {idx}: they count from 0")
+    ((found,),) = rows
+    if (run := (yield from deeds.written(bucket, job_id, deed))) is not None:
+        return (yield from _ended(bucket, job_id, idx, run))
     if result is not None and (yield SQL.undoes(bucket=bucket, job_id=job_id)):
         raise NotAllowedNow(
             f"job {job_id} undoes a step by the job that its part {idx} makes, so nobody can say that it was run: skip "
@@ -30,7 +38,7 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
         bucket=bucket, job_id=job_id, idx=idx, failed=result is None, result=result, claim_id=deed.id, who=deed.who
     )
     if not rows:
-        return (yield from _explain(bucket, job_id, idx, result, deed))
+        raise NotAllowedNow(f"part {idx} of job {job_id} is {found}: only a part that has not ended can be skipped")
     ((stripe, attempt),) = rows
     failed: list[counting.Failed] = []
     if result is None:
@@ -47,16 +55,8 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
     return job_id in counted.endings
 
 
-def _explain(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> Txn[bool]:
-    """Why there was nothing to skip. If the same call was heard before: as it was answered then, but for the end."""
-    rows = yield SQL.look_at_part(bucket=bucket, job_id=job_id, idx=idx)
-    if not rows:
-        if not (yield SQL.job_exists(bucket=bucket, job_id=job_id)):
-            raise UnknownJob(f"there is no job {job_id}")
-        raise UnknownPart(f"job {job_id} has no part {idx}: they count from 0")
-    ((status, claim_id),) = rows
-    if claim_id == deed.id:
-        return False
-    if status in ("pending", "running"):
-        raise Again(lambda: skip(bucket, job_id, idx, result, deed))
-    raise NotAllowedNow(f"part {idx} of job {job_id} is {status}: only a part that has not ended can be skipped")
+def _ended(bucket: int, job_id: str, idx: int, run: int) -> Txn[bool]:
+    """Whether the end of this part was that of this run. (Its event may be gone: then it is not known any more.)"""
+    rows = yield SQL.said(bucket=bucket, event_key=identity.finished_key(job_id, run))
+    by = msgspec.json.decode(rows[0][0])["ended_by"] if rows else None
+    return by is not None and by["part"] == idx

@@ -1,6 +1,12 @@
 -- An operator declares that a part has ended, without a run of it.
 -- Lock order: the part, then as in counting and ending; inserts last. It may be one that waits for a nested job.
 
+-- name: lock_part
+-- The same deed that is still under way is waited for, and found to be done.
+SELECT status FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx
+FOR NO KEY UPDATE --pg
+;
+
 -- name: skip_part
 -- The operator takes the part over with an attempt of their own, which ends at once. So whoever holds it is a late one
 -- from now on: its report is refused, its files are removed.
@@ -11,10 +17,6 @@ UPDATE fanin.part SET status = CASE WHEN :failed THEN 'failed' ELSE 'succeeded' 
 WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx AND status IN ('pending', 'running')
 RETURNING stripe, attempt;
 
--- name: look_at_part
--- Why there was nothing to skip: read in a statement of its own.
-SELECT status, claim_id FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx;
-
 -- name: job_exists
 -- Whether it is the job that is missing, or the part.
 SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
@@ -24,3 +26,7 @@ SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :job_id;
 SELECT 1 FROM fanin.job AS j
 JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = j.flow_id AND s.n = j.flow_step
 WHERE j.bucket = :bucket AND j.id = :job_id AND s.undo_job_id = j.id;
+
+-- name: said
+-- The event of the run in which a skip was heard that is said again: whether it ended the job.
+SELECT payload FROM fanin.outbox WHERE bucket = :bucket AND event_key = :event_key;
