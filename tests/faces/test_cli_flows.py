@@ -327,6 +327,51 @@ def test_the_commands_that_are_shown_can_be_pasted(
     assert run.steps()[0].note == "what was done"
 
 
+def test_a_name_that_a_job_and_a_flow_have_is_said_to_have_two_meanings(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="t")
+    def work(number: int) -> int:
+        return number
+
+    flow = app.flow("both", key="both")
+    flow.step(work, 1)
+    run = flow.start()
+    job = app.map(work, [1, 2], key="both")
+    for verb in ("show", "explain"):
+        told = said(app, capsys, verb, "both")
+        assert job.id in told
+        assert f"this is the job; the flow: fanin flows show {run.id[:13]}" in told
+    assert f"flow {run.id[:13]}" in said(app, capsys, "flows", "show", run.id[:13])
+    assert "are called so" not in said(app, capsys, "show", job.id)
+
+
+def test_a_redrive_of_what_went_well_names_the_job_behind_it_that_failed(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="t")
+    def work(number: int) -> int:
+        return number
+
+    @app.task(name="total", attempts=1)
+    def total(parts: fanin.Joined[int]) -> int:
+        raise ValueError("no")
+
+    job = app.map(work, [1], then=total)
+    app.run_worker(until_idle=True)
+    assert job.successor is not None
+    told = said(app, capsys, "redrive", job.id)
+    assert "nothing to redrive" in told
+    assert f"a job that followed it has failed: fanin redrive {job.successor.id[:13]}" in told
+    assert "run 2 has begun" in said(app, capsys, "redrive", job.successor.id[:13])
+
+
+def test_a_job_without_parts_has_no_bar_and_one_that_grows_says_so(app: fanin.App, capsys: Any) -> None:
+    @app.task(name="t")
+    def work(number: int) -> int:
+        return number
+
+    shown = said(app, capsys, "show", app.map(work, []).id)
+    assert "parts      none\n" in shown
+    assert "may grow to 9 parts" in said(app, capsys, "explain", app.map(work, [1], grows=9).id)
+
+
 def test_a_person_settles_what_waits_for_one(app: fanin.App, run: fanin.FlowRun, capsys: Any) -> None:
     told = said(app, capsys, "saga")
     assert "step flight: to be undone by a person: call the airline" in told

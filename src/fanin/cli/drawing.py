@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanin.cli import exits
-from fanin.cli.options import Common, console, print_json
+from fanin.cli.options import Common, console, print_json, say
 from fanin.cli.steps import BAD, look, stands, why
 from fanin.cli.tables import moment, short, under
+from fanin.domain import identity
 from fanin.domain.durations import span
 from fanin.domain.errors import UnknownJob
+from fanin.protocol import flow
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +37,8 @@ SHAPES = {
 
 
 def flow_named(app: fanin.App, name: str) -> fanin.FlowRun | None:
-    """The flow that is meant where a job of this name is looked for first, and there is none."""
+    """The flow that is meant where a job of this name is looked for first, and there is none. If there are both, it is
+    said."""
     try:
         app.job(name)
     except UnknownJob:
@@ -43,6 +46,9 @@ def flow_named(app: fanin.App, name: str) -> fanin.FlowRun | None:
             return app.flow_run(name)
         except UnknownJob:
             return None
+    flow_id = identity.keyed_flow_id(name)
+    if app.store.read(lambda: flow.row(app.store.bucket(flow_id), flow_id)) is not None:
+        say(f"a job and a flow are called so, and this is the job; the flow: fanin flows show {short(flow_id)}")
     return None
 
 

@@ -95,8 +95,7 @@ def _print(
     screen.print(f"[bold]{'state':<10}[/] [{STATUS_COLOURS[row.status]}]{status(row)}[/]")
     if row.reason:
         field("reason", row.reason)
-    ended = line(progress, 0.0).replace("  0/s", "")
-    field("parts", ended)
+    field("parts", line(progress, 0.0).replace("  0/s", "") if progress.total else "none")
     if facts["tree"]["jobs"] > 1:
         tree = facts["tree"]
         done = f"{number(tree['parts'] - tree['remaining'])}/{number(tree['parts'])}"

@@ -181,11 +181,18 @@ def redrive(
     with open_app(common) as app:
         found = app.job(job)
         run = found.redrive(part, attempts=attempts, give_up_after=give_up_after, reason=reason, by=by)
-        row, progress = found.row(), found.progress()
+        row, progress, after = found.row(), found.progress(), None
+        if run == 0:
+            after = found.successor
+            while after is not None and after.status == "completed":
+                after = after.successor
+        stands = "" if after is None else after.status
     if common.json:
         print_json(job_facts(row, progress) | {"redriven": run > 0})
     elif run == 0:
         say(f"nothing to redrive: no part of job {short(row.id)} is failed or abandoned")
+        if after is not None and stands in ("failed", "cancelled"):
+            say(f"a job that followed it has {stands}: fanin redrive {short(after.id)}")
     else:
         say(f"job {short(row.id)}: run {run} has begun, {progress.remaining} parts to do. Workers of queue {row.queue} "
             "will take them")  # fmt: skip

@@ -88,7 +88,9 @@ def _created(job: JobRow) -> Moment:
         joined = f"{rule.tolerate_percent:g} % may fail"
     elif rule.tolerate:
         joined = f"{rule.tolerate} may fail"
-    said = [f"created: {width} of {job.task} in queue {job.queue}", joined]
+    said = [f"created: {width} of {job.task} in queue {job.queue}"]
+    said += [f"may grow to {_many(job.width, 'part')}"] if job.width is not None else []
+    said.append(joined)
     said.append(f"{_many(job.attempts, 'attempt')} each" + (", ends early" if rule.fail_fast else ""))
     if job.parent_id is not None:
         said.append(("follows " if job.step else "started by a part of job ") + job.parent_id[:SHORT])
