@@ -150,8 +150,9 @@ class Job:
     def pause(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """Let no part of the job be claimed until `resume`. False if it was paused already.
 
-        Running parts go on, and may end the job; so may its deadline. Jobs that it has started go on. Raises
-        `NotAllowedNow` if it has ended, `BadOption`.
+        Running parts go on, and may end the job; so may its deadline. Jobs that it has started go on, also those for
+        which its parts wait; of a job that was split all items are held. Raises `NotAllowedNow` if it has ended,
+        `BadOption`.
         """
         done = deed(by, reason)
         did = self._app.store.run(lambda: pause.pause(self._bucket, self.id, done))
@@ -167,8 +168,10 @@ class Job:
 
     def _walk(self) -> None:
         """The parts are held back, or let go; if this process dies on the way, workers go on with it."""
-        while self._app.store.run(lambda: pause.walk(self._bucket, self.id)):
-            pass
+        while found := self._app.store.read(lambda: pause.walking_of(self._bucket, self.id)):
+            for job_id in found:
+                while self._app.store.run(partial(pause.walk, self._bucket, job_id)):
+                    pass
 
     def skip(
         self, part: int, *, result: Any = None, failed: bool = False, reason: str | None = None, by: str | None = None

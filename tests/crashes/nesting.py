@@ -10,7 +10,7 @@ from fanin.domain import limits
 from fanin.domain.flows import BATCH
 from fanin.domain.model import Claim, Settled, Spec
 from fanin.domain.policy import Policy
-from fanin.protocol import close, lease, nest, redrive, split
+from fanin.protocol import close, lease, nest, pause, redrive, split
 from fanin.protocol.exchange import Exchanged
 from fanin.protocol.nest import Nested
 from fanin.protocol.steps import TxnFactory
@@ -70,6 +70,46 @@ def rejoin_first(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
     _, one = batch(stage)
     job = stage.nested(one)
     return lambda: nest.rejoin(one, job)
+
+
+@row("pause.pause", "a split job, one batch of which waits")
+def pause_split(stage: Stage) -> TxnFactory[bool]:
+    (job_id, one), deed = batch(stage), stage.deed()
+    stage.store.run(lambda: nest.rejoin(one, stage.nested(one)))
+    return lambda: pause.pause(BUCKET, job_id, deed)
+
+
+@row("pause.resume", "a split job, of which the items of one batch are held back")
+def resume_split(stage: Stage) -> TxnFactory[bool]:
+    (job_id, one), deed = batch(stage), stage.deed()
+    stage.paused(job_id)
+    stage.store.run(lambda: pause.walk(BUCKET, stage.nested(one).id))
+    return lambda: pause.resume(BUCKET, job_id, deed)
+
+
+@row("nest.rejoin", "a batch of a later run, whose job has kept the pause of an earlier one")
+def rejoin_paused(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    job_id, one = batch(stage)
+    stage.paused(job_id)
+    stage.store.run(lambda: close.cancel(BUCKET, job_id))
+    stage.store.run(lambda: close.sweep(BUCKET, job_id, 0))
+    stage.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 2))
+    again, _ = stage.claims(2, {BATCH: 600.0})
+    assert again.key == one.key
+    return lambda: nest.rejoin(again, stage.nested(again))
+
+
+@row("nest.rejoin", "a batch that is run again while the whole is paused")
+def rejoin_under_a_pause(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    job_id, one = batch(stage)
+    for closed in (stage.nested(one).id, job_id):
+        stage.store.run(lambda closed=closed: close.cancel(BUCKET, closed))  # type: ignore[misc]
+        stage.store.run(lambda closed=closed: close.sweep(BUCKET, closed, 0))  # type: ignore[misc]
+    stage.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 2))
+    again, _ = stage.claims(2, {BATCH: 600.0})
+    assert again.key == one.key
+    stage.paused(job_id, walked=False)
+    return lambda: nest.rejoin(again, stage.nested(again))
 
 
 def lost_while_waiting(stage: Stage) -> Claim:

@@ -76,6 +76,9 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         row: Any = view.get(key)
         return [(row.status,)]
 
+    def nest_pause_as_above(self, *_: Any) -> Rows:
+        return []
+
     def counting_policy(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("job", v["job_id"]))
         return [(row.policy, False, None if "grow.width" in self.missing else row.width)]

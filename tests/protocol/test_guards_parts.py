@@ -148,6 +148,25 @@ def is_held_back(store: Store) -> Claim:
     return mine
 
 
+def paused_above_ended(store: Store) -> Claim:
+    """The job of a part is paused, and the nested job was cancelled."""
+    mine = waits(store)
+    assert send(store, pause.SQL.pause_job(bucket=0, job_id=mine.job_id))
+    cancel(store, identity.nested_id(mine.job_id, mine.idx))
+    return mine
+
+
+def as_above(mine: Claim) -> Statement:
+    return nest.SQL.pause_as_above(bucket=0, id=identity.nested_id(mine.job_id, mine.idx), above_id=mine.job_id)
+
+
+def runs_again_below(store: Store) -> Claim:
+    """A part that waited for a nested job, which has been cancelled."""
+    mine = waits(store)
+    cancel(store, identity.nested_id(mine.job_id, mine.idx))
+    return mine
+
+
 CASES: dict[str, tuple[Callable[[Store], Claim], Callable[[Claim], Statement]]] = {
     "the lock of a job that has completed, to wait for it": (completed, finds_live),
     "the lock of a job that was cancelled, to wait for it": (closed, finds_live),
@@ -191,6 +210,20 @@ CASES: dict[str, tuple[Callable[[Store], Claim], Callable[[Claim], Statement]]] 
     ),
     "the pause of a job that has ended": (completed, lambda mine: pause.SQL.pause_job(bucket=0, job_id=mine.job_id)),
     "the resume of a job that is not paused": (held, lambda mine: pause.SQL.resume_job(bucket=0, job_id=mine.job_id)),
+    "the pause of jobs below one, which have ended": (
+        runs_again_below,
+        lambda mine: pause.SQL.pause_batches(bucket=0, job_id=mine.job_id),
+    ),
+    "the resume of the batches of a job, none of which is paused": (
+        waits,
+        lambda mine: pause.SQL.resume_batches(bucket=0, job_id=mine.job_id),
+    ),
+    "the batches of a job that was not split": (
+        waits,
+        lambda mine: pause.SQL.batches(bucket=0, job_id=mine.job_id),
+    ),
+    "the pause as above of a job that has ended": (paused_above_ended, lambda mine: as_above(mine)),
+    "the pause as above of a job that is as the one above": (waits, lambda mine: as_above(mine)),
     "a walk to what came to a job that is not paused": (
         held,
         lambda mine: pause.SQL.came(bucket=0, job_id=mine.job_id, first=0),

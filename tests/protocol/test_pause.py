@@ -6,8 +6,11 @@ import pytest
 
 from fanin.domain import limits
 from fanin.domain.errors import BadOption, NotAllowedNow, UnknownJob
+from fanin.domain.flows import BATCH
+from fanin.domain.identity import nested_id
+from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
-from fanin.protocol import close, deeds, lease, pause, read, redrive
+from fanin.protocol import close, deeds, lease, nest, pause, read, redrive, split
 from fanin.protocol.steps import Txn
 from fanin.stores.base import Store
 from tests.protocol.helpers import (
@@ -23,6 +26,7 @@ from tests.protocol.helpers import (
     job,
     make,
     make_open,
+    new_job,
     part,
     released,
     retried,
@@ -266,3 +270,139 @@ def test_a_walk_that_was_overtaken_takes_its_portion_back(store: Store) -> None:
         return store.run(txn)
 
     assert (advance(7, True), advance(0, False), advance(0, True)) == (0, 0, 1)
+
+
+# A job that was split: its items are parts of its batches' jobs.
+
+
+def wide(store: Store, items: int = 4, batch: int = 2) -> tuple[str, list[str]]:
+    """A split job, and the jobs of its batches."""
+    new = new_job(store, batch=batch)
+    store.run(lambda: split.create(new, items, lambda: [["1"] * items]))
+    return new.id, [nested_id(new.id, n) for n in range(-(-items // batch))]
+
+
+def walks_all(store: Store, job_id: str) -> None:
+    for one in store.read(lambda: pause.walking_of(0, job_id)):
+        walks(store, one)
+
+
+def claims(store: Store, *tasks: str, limit: int = 100) -> list[Claim]:
+    return claim(store, limit, tasks=tasks or (TASK, BATCH))
+
+
+def waits(store: Store, job_id: str) -> list[nest.Nested]:
+    """The batches that can be claimed begin to wait."""
+    held = claims(store, BATCH)
+    assert {one.job_id for one in held} <= {job_id}
+    return [store.run(lambda one=one: nest.rejoin(one, new_job(store, id=nested_id(*one.key))))[0] for one in held]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("walk", [True, False])
+def test_no_item_of_a_paused_split_job_is_claimed_and_all_come_back(store: Store, walk: bool, begun: bool) -> None:
+    job_id, below = wide(store)
+    other = make(store, 1)
+    if begun:
+        assert waits(store, job_id) == [nest.Nested.WAITS] * 2
+    assert pauses(store, job_id, walk=False)
+    if walk:
+        walks_all(store, job_id)
+        assert [ready(store, one) for one in below] == [0, 0]
+    assert [held.job_id for held in claims(store)] == [other]
+    assert [job(store, one).paused_at is None for one in (job_id, *below)] == [False] * 3
+    assert resumes(store, job_id, walk=False)
+    walks_all(store, job_id)
+    assert len(claims(store, TASK)) == 4
+    assert len(claims(store, BATCH)) == (0 if begun else 2)
+    assert [job(store, one).paused_at for one in (job_id, *below)] == [None] * 3
+
+
+def test_upkeep_holds_back_and_lets_go_the_items_of_a_split_job_too(store: Store) -> None:
+    job_id, below = wide(store)
+    pauses(store, job_id, walk=False)
+    assert store.read(lambda: pause.walking(0)) == sorted([job_id, *below])
+    assert store.read(lambda: pause.walking_of(0, job_id)) == sorted([job_id, *below])
+
+
+def test_saying_it_again_of_a_split_job_holds_a_batch_that_was_resumed_by_itself(store: Store) -> None:
+    job_id, below = wide(store)
+    assert [pauses(store, job_id), pauses(store, job_id)] == [True, False]
+    assert resumes(store, below[1])
+    assert pauses(store, job_id)
+    assert claims(store) == []
+    assert [resumes(store, job_id), resumes(store, job_id)] == [True, False]
+
+
+def test_a_batch_that_was_paused_by_itself_comes_back_with_the_whole(store: Store) -> None:
+    job_id, below = wide(store)
+    assert pauses(store, below[0])
+    assert [held.job_id for held in claims(store, TASK)] == [below[1]] * 2
+    assert resumes(store, job_id, walk=False)
+    walks_all(store, job_id)
+    assert [held.job_id for held in claims(store, TASK)] == [below[0]] * 2
+    assert not resumes(store, job_id)
+
+
+def test_the_pause_of_a_job_leaves_alone_the_jobs_for_which_its_parts_wait(store: Store) -> None:
+    held, (below,) = begin_to_wait(store)
+    assert pauses(store, held.job_id)
+    assert job(store, below).paused_at is None
+    assert [one.job_id for one in claims(store, TASK)] == [below]
+
+
+def begin_to_wait(store: Store) -> tuple[Claim, list[str]]:
+    job_id = make(store, 2)
+    held, _ = claims(store)
+    low = new_job(store, id=nested_id(job_id, 0), waiter_id=job_id, waiter_idx=0, parent_id=job_id, depth=1)
+    assert store.run(lambda: nest.nest(held, low, 1, lambda: [["1"]]))[0] is nest.Nested.WAITS
+    return held, [low.id]
+
+
+def test_a_split_job_that_has_ended_is_not_paused_and_its_batches_are_not(store: Store) -> None:
+    job_id, below = wide(store)
+    cancel(store, job_id)
+    with pytest.raises(NotAllowedNow, match="only a job that has not ended"):
+        pauses(store, job_id)
+    assert not resumes(store, job_id)
+    assert [job(store, one).paused_at for one in below] == [None, None]
+
+
+def again(store: Store, job_id: str) -> None:
+    cancel(store, job_id)
+    sweep_all(store)
+    store.run(lambda: redrive.redrive(0, job_id, 1, 3))
+
+
+def test_a_batch_that_goes_on_from_a_paused_run_is_not_paused_in_the_next(store: Store) -> None:
+    job_id, below = wide(store)
+    pauses(store, job_id, walk=False)
+    walks_all(store, job_id)
+    again(store, job_id)
+    assert claims(store, TASK) == []
+    assert waits(store, job_id) == [nest.Nested.WAITS] * 2
+    walks_all(store, job_id)
+    assert {held.job_id for held in claims(store, TASK)} == {*below}
+
+
+def test_a_batch_that_is_run_again_under_a_paused_job_is_paused(store: Store) -> None:
+    job_id, below = wide(store)
+    for one in below:
+        cancel(store, one)
+    again(store, job_id)
+    batches = claims(store, BATCH)
+    pauses(store, job_id)
+    for claimed in batches:
+        found, _ = store.run(lambda one=claimed: nest.rejoin(one, new_job(store, id=nested_id(*one.key))))  # type: ignore[misc]
+        assert found is nest.Nested.WAITS
+    assert claims(store) == []
+    assert resumes(store, job_id, walk=False)
+    walks_all(store, job_id)
+    assert {held.job_id for held in claims(store, TASK)} == {*below}
+
+
+def test_a_batch_paused_by_itself_before_it_is_claimed_stays_so(store: Store) -> None:
+    job_id, below = wide(store)
+    pauses(store, below[0])
+    assert waits(store, job_id) == [nest.Nested.WAITS] * 2
+    assert job(store, below[0]).paused_at is not None

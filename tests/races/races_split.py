@@ -12,11 +12,24 @@ from fanin.protocol import close, lease, nest, outbox, purge, redrive, split
 from fanin.testing.explorer import Actor, Run
 from fanin.testing.state import select
 from fanin.testing.stepper import Script
-from tests.races.arena import Arena, canceller, giver_up, reaper, redriver, said, skipper, sweeper
+from tests.races.arena import (
+    Arena,
+    canceller,
+    giver_up,
+    pauser,
+    reaper,
+    redriver,
+    resumer,
+    said,
+    skipper,
+    sweeper,
+    walker,
+)
 from tests.races.races_nested import begins_to_wait
+from tests.races.races_operators import none_is_held
 from tests.races.races_purge import purger
 from tests.races.scenarios import crowd, race, three
-from tests.races.stage import BUCKET, LEASES, TASK
+from tests.races.stage import BUCKET, LEASES, TASK, succeed
 
 SHORT: dict[str, Any] = {"preemptions": 1}
 """In the short run; the long one goes through every schedule."""
@@ -360,6 +373,114 @@ def batch_and_forget(arena: Arena) -> list[Actor]:
     arena.store.run(lambda: close.cancel(BUCKET, job_id))
     arena.store.run(lambda: close.sweep(BUCKET, job_id, 0))
     return [arena.succeeds("A", last), forgetter("F", job_id)]
+
+
+# Its pause.
+
+
+def as_the_whole(arena: Arena, run: Run) -> list[str]:
+    """A batch is paused if and only if the whole is; and no part is held back whose job goes on."""
+    rows = select(
+        arena.store,
+        "SELECT n.id FROM fanin.job AS j JOIN fanin.job AS n ON n.bucket = j.bucket AND n.waiter_id = j.id "
+        "WHERE j.batch IS NOT NULL AND j.status = 'running' AND n.status = 'running' "
+        "AND (j.paused_at IS NULL) <> (n.paused_at IS NULL)",
+    )
+    return [f"not as the whole: {row}" for row in rows] + none_is_held(arena, run)
+
+
+def stops(arena: Arena, job_id: str) -> None:
+    arena.paused(job_id, walked=False)
+
+
+@race("the pause of a whole and a claim of its items", "P=PAUSED W=0", "P=PAUSED W=2", also=as_the_whole, **SHORT)
+def pause_split_and_claim(arena: Arena) -> list[Actor]:
+    """A worker that begins after the pause could take an item of a batch."""
+    job_id = wide(arena)
+    return [pauser("P", job_id, arena.deed()), arena.claimer("W", 2)]
+
+
+@race("the pause of a whole and the end of its last batch", "A=LAST P=PAUSED", "A=LAST P=REFUSED", also=as_the_whole,
+      **LONGER)  # fmt: skip
+def pause_split_and_rise(arena: Arena) -> list[Actor]:
+    """The end goes from the batch to the whole, and the pause could go the other way: each waits for the other."""
+    job_id, (last,) = waits(arena, 1)
+    return [arena.succeeds("A", last), pauser("P", job_id, arena.deed())]
+
+
+@race("the pause of a whole and the end of two of its batches at once", "A=LAST+LAST P=PAUSED", "A=LAST+LAST P=REFUSED",
+      also=as_the_whole, **SHORT)  # fmt: skip
+def pause_split_and_rise_of_two(arena: Arena) -> list[Actor]:
+    """The rows of the batches could be taken in opposite order."""
+    job_id, claims = waits(arena)
+    return [arena.reporter("A", [succeed(one) for one in claims]), pauser("P", job_id, arena.deed())]
+
+
+@race("the pause of a whole and its cancel", "C=CANCELLED P=PAUSED", "C=CANCELLED P=REFUSED", also=as_the_whole,
+      **SHORT)  # fmt: skip
+def pause_split_and_cancel(arena: Arena) -> list[Actor]:
+    """Batches could be paused of a whole that has ended."""
+    job_id, _ = waits(arena, 1)
+    return [canceller("C", job_id), pauser("P", job_id, arena.deed())]
+
+
+@race("the pause of a whole by two", "P=PAUSED Q=BEFORE", "P=BEFORE Q=PAUSED", also=as_the_whole, **SHORT)
+def pause_split_twice(arena: Arena) -> list[Actor]:
+    """Both could take the batches, each some of them."""
+    job_id = wide(arena)
+    return [pauser("P", job_id, arena.deed()), pauser("Q", job_id, arena.deed())]
+
+
+@race("the pause of a whole, and a batch whose job is run again", "N=WAITS P=PAUSED", also=as_the_whole, **LONGER)
+def pause_split_and_rejoin(arena: Arena) -> list[Actor]:
+    """The batch could be run again, unseen by the pause, and go on."""
+    job_id, held, _ = again(arena)
+    return [rejoiner(arena, "N", held), pauser("P", job_id, arena.deed())]
+
+
+@race("the resume of a whole, and a batch whose job is run again", "N=WAITS R=RESUMED", also=as_the_whole, **LONGER)
+def resume_split_and_rejoin(arena: Arena) -> list[Actor]:
+    """The batch could take the pause over that is just being ended, and wait for ever."""
+    job_id, held, _ = again(arena)
+    stops(arena, job_id)
+    return [rejoiner(arena, "N", held), resumer("R", job_id, arena.deed())]
+
+
+def survived(arena: Arena) -> tuple[str, Claim]:
+    """The whole was paused, cancelled and redriven; its batch is held anew, whose job still goes on, paused."""
+    job_id, (last,) = waits(arena, 1)
+    arena.settled([Report(last, "release")])
+    arena.paused(job_id)
+    arena.store.run(lambda: close.cancel(BUCKET, job_id))
+    arena.store.run(lambda: close.sweep(BUCKET, job_id, 0))
+    arena.store.run(lambda: redrive.redrive(BUCKET, job_id, 1, 2))
+    (held,) = arena.claims(1, BATCHES)
+    return job_id, held
+
+
+@race("a batch begins to wait for a job that kept the pause of an earlier run, and the whole is paused",
+      "N=WAITS P=PAUSED", also=as_the_whole, **LONGER)  # fmt: skip
+def rejoin_paused_and_pause(arena: Arena) -> list[Actor]:
+    """The old pause could be ended in the place of the new one."""
+    job_id, held = survived(arena)
+    return [rejoiner(arena, "N", held), pauser("P", job_id, arena.deed())]
+
+
+@race("a batch begins to wait for a job that kept the pause of an earlier run, and its walk", "N=WAITS K=END",
+      also=as_the_whole, **SHORT)  # fmt: skip
+def rejoin_paused_and_walk(arena: Arena) -> list[Actor]:
+    """A part could be held back for good."""
+    job_id, held = survived(arena)
+    return [rejoiner(arena, "N", held), walker("K", nested_id(job_id, 0))]
+
+
+@three("a whole is paused and resumed while a batch is walked through", "K=END P=PAUSED R=RESUMED",
+       "K=END P=PAUSED R=BEFORE", also=as_the_whole)  # fmt: skip
+def pause_split_resume_and_walk(arena: Arena) -> list[Actor]:
+    """A part could be held back whose job goes on, or some batches be paused and others not."""
+    job_id = wide(arena)
+    actors = [pauser("P", job_id, arena.deed()), resumer("R", job_id, arena.deed())]
+    return [walker("K", nested_id(job_id, 0)), *actors]
 
 
 # Its purge.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanin.protocol import advance, effect, finish, growth, repair
+from fanin.protocol import advance, effect, finish, growth, pause, repair
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.state import execute
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
@@ -15,6 +15,7 @@ from tests.races.arena import Arena
 from tests.races.races_effects import ONCE, wanting
 from tests.races.races_growth import growing, wanted
 from tests.races.races_nested import held_again, waits
+from tests.races.races_split import again
 from tests.races.stage import BUCKET, succeed
 
 Deciding = TxnFactory[object]
@@ -101,6 +102,13 @@ def mends(arena: Arena) -> tuple[Deciding, TxnFactory[None]]:
     return lambda: repair.mend(BUCKET, job_id, arena._claim_id()), taking("part", job_id=job_id, idx=0)
 
 
+def pauses_a_whole(arena: Arena) -> tuple[Deciding, TxnFactory[None]]:
+    """The job of a batch has ended, and may be about to be run again."""
+    job_id, _, below = again(arena)
+    deed = arena.deed()
+    return lambda: pause.pause(BUCKET, job_id, deed), taking("job", id=below)
+
+
 HOLDS: dict[str, tuple[Callable[[Arena], tuple[Deciding, TxnFactory[None]]], str]] = {
     "the end of a step its flow": (ends_a_step, "advance.end_step"),
     "an attempt that calls its part": (lambda arena: calls(arena, "part"), "effect.name_effect"),
@@ -113,6 +121,7 @@ HOLDS: dict[str, tuple[Callable[[Arena], tuple[Deciding, TxnFactory[None]]], str
     "a part that begins to wait itself": (lambda arena: begins_to_wait(arena, "part"), "nest.begin_to_wait"),
     "the end of a nested job the part that waits": (lambda arena: rises(arena, "part"), "waiting.lock_open_stripe"),
     "the end of a nested job the counter above": (lambda arena: rises(arena, "job_stripe"), "waiting.settle_waiting"),
+    "the pause of a whole the jobs of its batches": (pauses_a_whole, "pause.pause_batches"),
     "a repair the counters": (lambda arena: repairs(arena, "job_stripe"), "repair.lock_job"),
     "a repair the job": (lambda arena: repairs(arena, "job"), "repair.look"),
     "a repair the parts that it mends": (mends, "repair.look_at_wrong"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -215,3 +216,30 @@ def test_a_split_job_shares_the_fate_of_the_callers_transaction(
     if commit:
         work(narrow)
         assert job.result() == [n * 10 for n in range(9)]
+
+
+def test_a_pause_holds_all_items_and_a_resume_brings_them_back(narrow: fanin.App) -> None:
+    job = split(narrow, range(9))
+    assert [job.pause("wait"), job.pause()] == [True, False]
+    work(narrow)
+    assert job.progress().succeeded == 0
+    assert [child.row().paused_at is None for child in job.children()] == [False] * 3
+    assert [job.resume(), job.resume()] == [True, False]
+    work(narrow)
+    assert job.progress().succeeded == 9
+
+
+def test_so_do_those_of_an_asynchronous_application(narrow: fanin.App) -> None:
+    job = split(narrow, range(9))
+
+    async def says(verb: str) -> list[bool]:
+        async with fanin.AsyncApp(narrow.url) as app:
+            mine = await app.job(job.id)
+            return [await getattr(mine, verb)(), await getattr(mine, verb)()]
+
+    assert asyncio.run(says("pause")) == [True, False]
+    work(narrow)
+    assert job.progress().succeeded == 0
+    assert asyncio.run(says("resume")) == [True, False]
+    work(narrow)
+    assert job.progress().succeeded == 9

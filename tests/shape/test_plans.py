@@ -126,6 +126,11 @@ def hot(job_id: str) -> list[Statement]:
         counting.SQL.number_failures(bucket=0, job_id=job_id, many=2),
         close.SQL.unswept(bucket=0, limit=100),
         pause.SQL.walking(bucket=0, limit=100),
+        pause.SQL.walking_of(bucket=0, job_id=job_id, limit=100),
+        pause.SQL.batches(bucket=0, job_id=job_id),
+        pause.SQL.lock_batches(bucket=0, ids=[job_id]),
+        pause.SQL.pause_batches(bucket=0, job_id=job_id),
+        pause.SQL.resume_batches(bucket=0, job_id=job_id),
         pause.SQL.place(bucket=0, job_id=job_id),
         pause.SQL.lock_portion(bucket=0, job_id=job_id, first=2_000, past=4_000),
         pause.SQL.hold_parts(bucket=0, job_id=job_id, first=2_000, past=4_000, held=1e12),
@@ -141,6 +146,7 @@ def hot(job_id: str) -> list[Statement]:
         nest.SQL.live_nested(bucket=0, job_id=job_id, idx=5),
         nest.SQL.standing(bucket=0, id=job_id),
         nest.SQL.lock_live(bucket=0, id=job_id),
+        nest.SQL.pause_as_above(bucket=0, id=job_id, above_id=job_id),
         nest.SQL.take_held(bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token),
         nest.SQL.begin_to_wait(
             bucket=0, job_id=job_id, idx=5, attempt=1, claim_id=token, nested_id=job_id, never=limits.NEVER_SECONDS
@@ -261,7 +267,7 @@ def test_every_hot_statement_finds_its_rows_by_a_whole_key_or_an_ordered_index(
 
 
 ACCEPTED = {
-    "lease.claim_parts": r"flow_step_pkey on .*flow_id = f\.id|SEARCH s USING PRIMARY KEY \(bucket=\? AND flow_id=\?\)"
+    "lease.claim_parts": r"flow_step_pkey on .*flow_id = f\.id|SEARCH s USING PRIMARY KEY \(bucket=\? AND flow_id=\?\)",
 }
 """The steps of a flow whose deadline has passed are all read by a claim, until the flow is stopped a moment later."""
 

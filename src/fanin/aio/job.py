@@ -148,8 +148,10 @@ class AsyncJob:
         return did
 
     async def _walk(self) -> None:
-        while await self._runner.run(lambda: pause.walk(self._bucket, self.id)):
-            pass
+        while found := await self._runner.read(lambda: pause.walking_of(self._bucket, self.id)):
+            for job_id in found:
+                while await self._runner.run(partial(pause.walk, self._bucket, job_id)):
+                    pass
 
     async def skip(
         self, part: int, *, result: Any = None, failed: bool = False, reason: str | None = None, by: str | None = None

@@ -18,16 +18,19 @@ ORDER BY priority DESC, turn, job_id, idx LIMIT 1;
 -- by their place on disk: one that moved since the snapshot is left for the next claim. Parts of a closed job are not
 -- handed out; the index of unswept stripes that says so is empty as a rule. Nor are those of a paused job, or of one whose
 -- deadline has passed and that nobody has given up yet, or that of its flow, nor does one start that is too old for it; these
--- four indexes are read once in a claim, up to now, and there is nothing in them as a rule. What a flow runs are the jobs of
--- its steps, and those with which their parts end.
+-- four indexes are read once in a claim, up to now, and there is nothing in them as a rule. The items of a split job are parts
+-- of the jobs of its batches. What a flow runs are the jobs of its steps, and those with which their parts end.
 WITH next AS MATERIALIZED (
     SELECT ctid AS place FROM fanin.part AS p
     WHERE bucket = :bucket AND queue = :queue AND ready AND task = ANY(:tasks::text[]) AND NOT EXISTS (
         SELECT 1 FROM fanin.job_stripe AS s
         WHERE s.bucket = :bucket AND s.job_id = p.job_id AND s.closed AND s.remaining > 0)
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
-        AND job_id NOT IN (SELECT j.id FROM fanin.job AS j WHERE j.bucket = :bucket
-            AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock()
+        AND job_id NOT IN (SELECT u.id FROM fanin.job AS j
+            CROSS JOIN LATERAL (SELECT j.id UNION ALL
+                SELECT n.id FROM fanin.job AS n
+                WHERE n.bucket = :bucket AND n.waiter_id = j.id AND j.batch IS NOT NULL) AS u
+            WHERE j.bucket = :bucket AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock()
             ORDER BY j.give_up_at)
         AND job_id NOT IN (SELECT u.id FROM fanin.flow AS f
             CROSS JOIN LATERAL (SELECT t.job_id FROM fanin.flow_step AS t
@@ -60,6 +63,10 @@ WITH next AS MATERIALIZED (
             WHERE j.bucket = :bucket AND j.paused_at IS NOT NULL)
         AND job_id NOT IN (SELECT j.id FROM fanin.job AS j INDEXED BY fanin.job_give_up WHERE j.bucket = :bucket
             AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock())
+        AND job_id NOT IN (SELECT n.id FROM fanin.job AS j INDEXED BY fanin.job_give_up
+            CROSS JOIN fanin.job AS n INDEXED BY fanin.job_waiter ON n.bucket = :bucket AND n.waiter_id = j.id
+            WHERE j.bucket = :bucket AND j.status IN ('open', 'running') AND j.give_up_at <= fanin.clock()
+                AND j.batch IS NOT NULL)
         AND job_id NOT IN (SELECT s.job_id FROM fanin.flow AS f INDEXED BY fanin.flow_give_up
             CROSS JOIN fanin.flow_step AS s ON s.bucket = :bucket AND s.flow_id = f.id AND s.status = 'running'
             WHERE f.bucket = :bucket AND f.status = 'running' AND f.give_up_at <= fanin.clock())

@@ -74,6 +74,8 @@ def _wait(
         status = "running" if again else status
     if status in LIVE and not (yield SQL.lock_live(bucket=job.bucket, id=last)):
         raise Again(again_from)  # it has ended since we looked
+    if status in LIVE and before is not None and run < before:
+        yield SQL.pause_as_above(bucket=job.bucket, id=last, above_id=held.job_id)
     if status not in LIVE:
         yield from _hold(held)
         return (Nested.COMPLETED if status == "completed" else Nested.FAILED), last

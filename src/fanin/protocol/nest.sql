@@ -13,6 +13,15 @@ SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :id AND status IN ('ope
 FOR NO KEY UPDATE --pg
 ;
 
+-- name: pause_as_above
+-- A batch of a later run: its job was opened again just now, or goes on from an earlier run, of which it may have kept the
+-- pause. It is paused if the whole is. Asked under the lock of its row, which who pauses the whole takes first.
+UPDATE fanin.job SET paused_at = (SELECT u.paused_at FROM fanin.job AS u
+    WHERE u.bucket = :bucket AND u.id = :above_id), walk_from = 0
+WHERE bucket = :bucket AND id = :id AND status IN ('open', 'running') AND (paused_at IS NULL) <> (
+    SELECT u.paused_at IS NULL FROM fanin.job AS u WHERE u.bucket = :bucket AND u.id = :above_id)
+RETURNING id;
+
 -- name: take_held
 -- The holder's part, if it is still his.
 SELECT idx FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = :idx

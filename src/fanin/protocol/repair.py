@@ -167,7 +167,7 @@ def _tell(bucket: int, job_id: str, repair_id: str, seen: Seen, damage: str) -> 
         return Recounted([Repair(job_id, "damaged", 0, before, {})], False)
     after = {}
     if seen.status == "running" and not seen.paused:
-        yield from pause.pause(bucket, job_id, Deed(repair_id, WHO, f"damaged: {damage}"))
+        yield from pause.pause_row(bucket, job_id, Deed(repair_id, WHO, f"damaged: {damage}"))
         after = {"paused": True}
     line = Repair(job_id, "damaged", 0, before, after)
     yield from _write_down(bucket, job_id, repair_id, [line])
