@@ -155,7 +155,7 @@ def test_F017_a_request_that_was_streamed_is_the_same_as_a_whole_one(app: fanin.
 
     with pytest.raises(ConnectionError):
         app.map(echo, broken(), key="once", stream=True)
-    with pytest.raises(fanin.NotAllowedNow, match="with stream=True, or app.open"):
+    with pytest.raises(fanin.NotAllowedNow, match=r"with stream=True, or app\.open"):
         app.map(echo, range(3_100), key="once")
     first = app.map(echo, range(3_100), key="once", stream=True)
     assert app.map(echo, range(3_100), key="once").id == first.id
@@ -175,7 +175,7 @@ def test_F017_a_stream_of_too_many_parts_leaves_an_open_job_with_a_deadline(app:
         return x
 
     with pytest.raises(
-        fanin.LimitExceeded, match="more than .* parts, which is the most here: end with these, or allow more"
+        fanin.LimitExceeded, match=r"more than .* parts, which is the most here: end with these, or allow more"
     ):
         app.map(echo, itertools.count(), key="once", stream=True)
     job = app.job("once")
