@@ -33,7 +33,7 @@ _KEY = re.compile(
 _GUARD = re.compile(
     r"\b(status|attempt|claim_id|closed|sealed|judged|ready|due_at|open_stripes|give_up_at|finished_at|outcome|seq"
     r"|needs|undo_job_id|by_hand|run|remaining|mode|calls|relayed|doubtful|mark|paused_at|walk_from|asked_at|timing|error|what|step|waiting|nested_id"
-    r"|progress_at|progress_told|stale_at|slot|batch|seen_\w+|job_id IS NULL)"
+    r"|progress_at|progress_told|stale_at|slot|batch|seen_\w+|job_id IS NULL|kept)"
     r"\b|\bat <=? "
 )
 _CLAUSE_END = re.compile(

@@ -16,7 +16,7 @@ from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
 from fanin.job import Job, LocalWorker, deed
 from fanin.protocol import explain, flow, read, watching
-from fanin.protocol.advance import payload_of
+from fanin.protocol.advance import made_by, payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
 from fanin.runtime.fits import check_mapped, check_step, check_undo
@@ -333,11 +333,10 @@ class FlowRun:
 
     def _made_by(self, job_id: str) -> str:
         """A step that maps over another has a job of one part, which makes the one that is meant."""
-        made = identity.nested_id(job_id, 0)
         first = self._app.store.read(lambda: read.job(self._bucket, job_id))
-        if first is None or first.task != EXPAND or self._app.store.read(lambda: read.job(self._bucket, made)) is None:
+        if first is None or first.task != EXPAND:
             return job_id
-        return made
+        return self._app.store.read(lambda: made_by(self._bucket, job_id)) or job_id
 
     def jobs(self) -> Iterator[Job]:
         """The jobs of all steps that have started, and of what undoes them."""

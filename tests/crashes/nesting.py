@@ -138,6 +138,18 @@ def nest_redriven(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
     return stage.nesting(again, 2, priority=5)
 
 
+@row("nest.nest", "a job of other items, in the place of one that goes on since an earlier run")
+def nest_anew(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    return stage.nesting(lost_while_waiting(stage), 3, anew="other", priority=5)
+
+
+@row("nest.nest", "a job of other items, in the place of one that has ended")
+def nest_anew_after(stage: Stage) -> TxnFactory[tuple[Nested, str]]:
+    again = lost_while_waiting(stage)
+    stage.store.run(lambda: close.cancel(BUCKET, stage.nested(again).id))
+    return stage.nesting(again, 3, anew="other", priority=5)
+
+
 @row("finish.settle", "the last success below a part that waits, with others to come")
 def rise(stage: Stage) -> TxnFactory[list[Settled]]:
     _, (last,) = waiting(stage)

@@ -1032,6 +1032,68 @@ def redrive_between(stage: Stage) -> TxnFactory[int]:
     return lambda: flow.run_again(BUCKET, flow_id, 1, done=deed)
 
 
+def failed_behind(stage: Stage, **options: Any) -> str:
+    """a has failed, and b and c behind it. b takes any end of a, and c its failure."""
+    flow_id = stage.flow({"a": "", "b": "a", "c": "a"}, conditions={"b": "any", "c": "failed"}, **options)
+    stage.ended("fail", "fail", "fail")
+    assert set(flows.states(stage.store, flow_id).values()) == {"failed"}
+    return flow_id
+
+
+@row("flow.run_again", "a flow with steps that failed behind one that failed")
+def redrive_behind(stage: Stage) -> TxnFactory[int]:
+    flow_id = failed_behind(stage, joins=["b"])
+    return lambda: flow.run_again(BUCKET, flow_id, 1)
+
+
+@row("flow.run_again", "a flow with a step that failed behind one that is done")
+def redrive_after_done(stage: Stage) -> TxnFactory[int]:
+    flow_id = stage.flow(CHAIN, joins=["b"])
+    stage.ended("succeed", "fail")
+    return lambda: flow.run_again(BUCKET, flow_id, 1)
+
+
+@row("finish.settle", "a step that is done before one that had failed and is told so, and one that is not to run now")
+def tell_other(stage: Stage) -> TxnFactory[list[Settled]]:
+    flow_id = failed_behind(stage, joins=["b"])
+    stage.store.run(lambda: flow.run_again(BUCKET, flow_id, 1))
+    return settling(succeed(stage.step()))
+
+
+@row("finish.settle", "a step that fails again before one that had failed, and is told nothing")
+def tell_same(stage: Stage) -> TxnFactory[list[Settled]]:
+    flow_id = failed_behind(stage)
+    stage.store.run(lambda: flow.run_again(BUCKET, flow_id, 1))
+    return settling(failure(stage.step()))
+
+
+@row("finish.settle", "a step that is done before one that somebody has held since it was stopped")
+def tell_held(stage: Stage) -> TxnFactory[list[Settled]]:
+    return settling(succeed(stopped_behind(stage)[1]))
+
+
+@row("finish.settle", "a step that is done before one that has left a job behind")
+def tell_waiting(stage: Stage) -> TxnFactory[list[Settled]]:
+    return settling(succeed(stopped_behind(stage, nests=True)[1]))
+
+
+def stopped_behind(stage: Stage, nests: bool = False) -> list[Claim]:
+    """Who has held the part of b since the flow was stopped, and who holds that of a before it: the flow runs again.
+
+    ``nests``: b waits for a job of its own, which still goes on; the third holds the part of that.
+    """
+    flow_id = stage.flow({"a": "", "b": "a"}, conditions={"b": "any"}, mapped=["b"])
+    stage.ended("fail")
+    behind = stage.step()
+    below = []
+    if nests:
+        stage.waiting(behind, priority=5)
+        below = stage.claims(1)
+    flows.cancel(stage.store, flow_id)
+    assert stage.store.run(lambda: flow.run_again(BUCKET, flow_id, 1)) == 2
+    return [behind, stage.step(), *below]
+
+
 def undo_failed(stage: Stage) -> str:
     """The undo of b has failed, a is still to be undone."""
     flow_id = stage.flow(CHAIN, undo=["a", "b"])

@@ -10,7 +10,7 @@ from fanin.protocol.steps import Rows
 from tests.model.graph_rows import FLOW, Guards
 from tests.model.world import Key, View
 
-SPEC = '{"spec":{"task":"t","step":"step","queue":"q","attempts":9},"call":"{}","joins":false}'
+SPEC = '{"spec":{"task":"t","step":"step","queue":"q","attempts":9},"call":"{}"}'
 
 
 class FlowRules(Guards):
@@ -78,7 +78,7 @@ class FlowRules(Guards):
         if not self._move(view, v["n"], row.status == "waiting" and row.needs > 0, needs=row.needs - 1):
             return []
         lists = json.dumps(row.after), json.dumps(row.leads_to)
-        return [(f"s{v['n']}", row.needs - 1, row.condition, *lists, SPEC)]
+        return [(f"s{v['n']}", row.needs - 1, row.condition, *lists, SPEC, row.job_id)]
 
     def advance_condition(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("step", v["n"]))
@@ -86,14 +86,30 @@ class FlowRules(Guards):
 
     def advance_before(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         rows: Any = [(n, view.get(("step", n))) for n in v["steps"]]
-        return [(n, row.status, row.job_id, 1, "completed", "all_ok", None, 1, 0, 0, "t") for n, row in rows]
+        jobs: Any = {row.job_id: row.job_id and view.get(("job", row.job_id)) for _, row in rows}
+        return [
+            (
+                n,
+                row.status,
+                row.job_id,
+                jobs[row.job_id] and jobs[row.job_id].run,
+                row.status,
+                "all_ok",
+                None,
+                1,
+                0,
+                0,
+                "t",
+            )
+            for n, row in rows
+        ]
 
     def _may_start(self, view: View, v: dict[str, Any]) -> bool:
         row: Any = view.get(("step", v["n"]))
         return bool(row.status == "waiting" and row.needs == 0)
 
     def advance_start_step(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        fields = {"status": "running", "job_id": v["job_id"]}
+        fields = {"status": "running", "job_id": v["job_id"], "ended_no": None}
         return [(1,)] if self._move(view, v["n"], self._may_start(view, v), **fields) else []
 
     def advance_skip_step(self, view: View, v: dict[str, Any], _: Any) -> Rows:
@@ -102,7 +118,7 @@ class FlowRules(Guards):
     def advance_skip_waiting(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         for key, row in self._steps(view):
             if row.status == "waiting" and "stop.skip" not in self.missing:
-                view.put(key, row._replace(status="skipped"))
+                view.put(key, row._replace(status="skipped" if row.job_id is None else "failed"))
         return []
 
     def advance_next_undo(self, view: View, v: dict[str, Any], _: Any) -> Rows:
@@ -143,7 +159,13 @@ class FlowRules(Guards):
         ]
 
     def flow_steps(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        return [(key[1], row.status, json.dumps(row.after), row.job_id, SPEC) for key, row in self._steps(view)]
+        found = []
+        for key, row in self._steps(view):
+            part: Any = row.job_id and view.get(("part", row.job_id, 0))
+            lacks = part.status != "succeeded" if row.status == "failed" else None
+            spec = None if row.after else SPEC
+            found.append((key[1], row.status, json.dumps(row.after), row.job_id, row.ended_no, spec, lacks))
+        return found
 
     def flow_job_of(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         row: Any = view.get(("job", v["id"]))
@@ -158,7 +180,8 @@ class FlowRules(Guards):
     def flow_wait_again(self, view: View, v: dict[str, Any], rows: Any) -> Rows:
         for n, needs in rows:
             row: Any = view.get(("step", n))
-            self._move(view, n, row.status == "skipped", status="waiting", needs=needs)
+            free = row.job_id is None or row.ended_no is not None
+            self._move(view, n, row.status in ("failed", "skipped") and free, status="waiting", needs=needs)
         return [(n,) for n, _ in rows]
 
     def flow_reopen_flow(self, view: View, v: dict[str, Any], _: Any) -> Rows:

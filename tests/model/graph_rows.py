@@ -46,6 +46,8 @@ class Part(NamedTuple):
     result: str | None = None
     waiting: bool = False
     nested: str | None = None
+    told: str = ""
+    """Of the part of a step: how those before it have ended."""
 
 
 class Flow(NamedTuple):
@@ -170,6 +172,14 @@ def _flow_violations(rows: dict[Key, Any], jobs: dict[str, Job]) -> Iterator[str
             continue
         if runs is not None and jobs[runs].status != "running":
             yield f"w2: step {n} is {step.status}, its job is {jobs[runs].status}"
+        if step.status == "running" and step.job_id is not None:
+            told = rows["part", step.job_id, 0].told
+            for one in step.after:
+                before = steps[one]
+                if before.status in ("waiting", "running"):
+                    yield f"step {n} runs beside step {one}, before it"
+                if before.job_id is not None and f'"{before.job_id}","run":{jobs[before.job_id].run},' not in told:
+                    yield f"step {n} runs, and was told of another run of step {one}"
         stand = [row.status for key, row in rows.items() if key[0] == "effect" and key[1] == step.job_id]
         if step.status in ("undone", "nothing_to_undo") and not {*stand} <= {"cancelled", "reversed"}:
             yield f"e5: step {n} is {step.status}, an effect of it is {stand}"

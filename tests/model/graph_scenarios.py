@@ -205,6 +205,26 @@ TWO_WAIT = {
 """Both steps of a chain wait for a person, as an older version has left them, in which such a step held up nothing."""
 
 
+def failed_behind(*, held_on: bool = False) -> dict[Key, Any]:
+    """The second run of a flow: its first step runs, and two wait for it that had failed behind its failure.
+
+    ``held_on``: one of them was stopped, and somebody still holds its part.
+    """
+    rows = hold(
+        after_that(flow_of([(), (0,), (0,)], on={1: "any", 2: "failed"}, undo=False), said(step(0), "fail")), step(1)
+    )
+    rows = after_that(hold(rows, step(2)), said(step(2), "fail"))
+    if held_on:
+        rows = after_that(after_that(rows, STOP), cancel(step(1)))
+    else:
+        rows = after_that(rows, said(step(1), "fail"))
+    return rows
+
+
+ALL_FAILED = failed_behind()
+BEHIND, HELD_ON = (hold(after_that(failed_behind(held_on=it), again()), step(0)) for it in (False, True))
+
+
 # When nothing more goes wrong.
 
 
@@ -367,6 +387,17 @@ FLOWS = [
     ),
     scenario("resolved by two", UNDO_FAILED, [resolve(0)], [resolve(0)]),
     scenario("run again by two", FAILED, [again()], [again()], crashes=1),
+    scenario("run again by two, with others behind", ALL_FAILED, [again()], [again()], crashes=1),
+    scenario("run again with others behind, and stopped", ALL_FAILED, [again()], [STOP], [STOP]),
+    scenario(
+        "the end of a step before others that wait again, and the stop", BEHIND, [said(step(0))], [STOP, again(2)]
+    ),
+    scenario(
+        "a step before others that wait again fails, and the stop", BEHIND, [said(step(0), "fail")], [STOP, again(2)]
+    ),
+    scenario(
+        "the end of a step before one that is still held", HELD_ON, [said(step(0))], [said(step(1))], [sweep(step(1))]
+    ),
     scenario("run again, late", FAILED, [again()], [again(), STOP]),
     scenario("run again and stopped", FAILED, [again()], [STOP], [STOP]),
     scenario(

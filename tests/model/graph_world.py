@@ -145,7 +145,7 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         return []
 
     def born_create_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
-        view.insert(("part", v["id"], 0), Part())
+        view.insert(("part", v["id"], 0), Part(told=v["payload"]))
         return []
 
     def _nothing(self, *_: Any) -> Rows:
@@ -213,6 +213,29 @@ class GraphRules(FlowRules, GrowthRules, SplitRules, PurgeRules, EffectRules):
         for key, row in found:
             view.put(key, row._replace(status="pending", ready=True, allowed=row.attempt + v["attempts"]))
         return [(key[2], 0) for key, _row in found]
+
+    def redrive_lock_only_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        key = ("part", v["job_id"], 0)
+        self._no_wait(view, key)
+        row: Any = view.get(key)
+        return [(row.status, row.told in (v["told"], v["anew"]))]
+
+    def redrive_lock_only_stripe(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        self._no_wait(view, ("stripe", v["job_id"]))
+        return [(0,)]
+
+    def redrive_tell_part(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        key = ("part", v["job_id"], 0)
+        row: Any = view.get(key)
+        told = v["payload"] if "tell.payload" not in self.missing else row.told
+        view.put(
+            key,
+            row._replace(status="pending", ready=True, waiting=False, allowed=row.attempt + v["attempts"], told=told),
+        )
+        return [(0,)]
+
+    def redrive_leave_behind(self, view: View, v: dict[str, Any], _: Any) -> Rows:
+        return []  # no step of this world maps
 
     def redrive_reopen_stripe(self, view: View, v: dict[str, Any], _: Any) -> Rows:
         key, row = self._stripe(view, v["job_id"])

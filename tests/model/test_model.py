@@ -145,7 +145,7 @@ def test_every_order_ends_right(scenario: Scenario) -> None:
 
 BROKEN_GRAPH = [
     (NESTED, "rise.waiting rise.closed rise.let_go settle.waiting nest.lock nest.busy count.closed"),
-    (FLOWS, "flow.lock stop.skip undo.last resolve.status undo_again.status"),
+    (FLOWS, "flow.lock stop.skip undo.last resolve.status undo_again.status tell.payload"),
     (GROWTH, "spawn.closed grow.width"),
     (SCHEDULES, "fire.lock+fire.seen fire.lock+fire.paused"),
     (SPLITS, "split.nested rise.waiting rise.let_go nest.lock"),

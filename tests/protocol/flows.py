@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from fanin.domain import identity
-from fanin.domain.flows import EXPAND, FlowRow, Plan, StepSpec, Undo
+from fanin.domain.flows import EXPAND, EXPAND_ATTEMPTS, FlowRow, Plan, StepSpec, Undo
 from fanin.domain.model import Claim, NewJob, Report, Spec
 from fanin.protocol import close, deeds, flow
 from fanin.protocol.flow import NewFlow, NewStep
@@ -29,12 +29,15 @@ def plan(
     conditions: Mapping[str, str] | None = None,
     stale: Sequence[str] = (),
     fails_stale: Sequence[str] = (),
+    joins: Sequence[str] = (),
+    mapped: Sequence[str] = (),
     task: str = TASK,
     queue: str = QUEUE,
     **options: object,
 ) -> NewFlow:
     """A flow as `Flow.start` writes it. ``steps``: name to the names before it, such as ``{"a": "", "b": "a"}``.
 
+    ``joins``: steps that are told how those before them have ended. ``mapped``: those that map over the first of them.
     ``stale``, ``fails_stale``: steps that are skipped, or fail, if they have not started after `STALE_SECONDS`.
     """
     flow_id = identity.keyed_flow_id(key) if key else ID.format(number)
@@ -52,7 +55,7 @@ def plan(
         made.append(
             NewStep(
                 n, name, (conditions or {}).get(name, "ok"), after[name], behind,
-                msgspec.json.encode(StepSpec(spec, call="{}", joins=False)).decode(),
+                msgspec.json.encode(_step(spec, name in joins, name in mapped)).decode(),
                 msgspec.json.encode(how).decode() if how else None, job_id,
             )
         )  # fmt: skip
@@ -63,6 +66,13 @@ def plan(
             )  # fmt: skip
             jobs.append((job, 1, lambda: [["{}"]]))
     return NewFlow(flow_id, 0, "flow", key, "hash", made, jobs, **options)  # type: ignore[arg-type]
+
+
+def _step(spec: Spec, joins: bool, mapped: bool) -> StepSpec:
+    if mapped:
+        given = Plan(spec.task, "results", spec.queue)
+        return StepSpec(msgspec.structs.replace(spec, task=EXPAND, attempts=EXPAND_ATTEMPTS), plan=given)
+    return StepSpec(spec, call="{}", joins=joins)
 
 
 def start(store: Store, steps: Mapping[str, str], **options: object) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fanin.domain import identity
-from fanin.protocol import advance, flow
+from fanin.protocol import advance, close, deeds, flow, redrive, skip
+from fanin.protocol.nest import Nested
 from fanin.protocol.steps import Rows, Statement
 from fanin.stores.base import Store
 from tests.protocol.effects import begin, called, intent, said, wanting
@@ -16,6 +17,7 @@ from tests.protocol.effects import states as effects_of
 from tests.protocol.flows import again, cancel, end, end_stale, fail, held, job_of, resolve, start, states, undo
 from tests.protocol.helpers import failed, say, send, settle
 from tests.protocol.test_flow import needing_attention
+from tests.protocol.test_nested import begin as begin_nested
 
 CHAIN = {"a": "", "b": "a", "c": "b"}
 OTHER = identity.keyed_job_id("another")
@@ -95,6 +97,14 @@ def completed(store: Store) -> str:
     return flow_id
 
 
+def skipped_by_hand(store: Store) -> str:
+    """The part of a has succeeded by a person's word, and with it the step."""
+    flow_id = runs(store)
+    held(store, flow_id, "a")
+    store.run(lambda: skip.skip(0, identity.step_id(flow_id, A), 0, "1", deeds.deed()))
+    return flow_id
+
+
 Said = Callable[[str], Statement]
 
 
@@ -160,6 +170,12 @@ def resolves(name: str) -> Said:
     )
 
 
+def tells(name: str) -> Said:
+    return lambda flow_id: redrive.SQL.tell_part(
+        bucket=0, job_id=identity.step_id(flow_id, "abc".index(name)), attempts=1, payload="[2]"
+    )
+
+
 def undoes_again(n: int) -> Said:
     return lambda flow_id: flow.SQL.undo_again(**at(flow_id, n))
 
@@ -203,7 +219,8 @@ CASES: dict[str, tuple[Callable[[Store], str], Said]] = {
     "another run of a step that is being undone": (is_undone, runs_again(A)),
     "another wait of a step that is done": (went_on, waits_again(A)),
     "another wait of a step that runs": (went_on, waits_again(B)),
-    "another wait of a step that has failed": (has_failed, waits_again(A)),
+    "what else a part is told whose step has ended": (has_failed, tells("a")),
+    "what else a part is told that was skipped by hand": (skipped_by_hand, tells("a")),
     "a new run of a flow that runs": (runs, reopens(1)),
     "a new run of a flow that is ending": (stopped, reopens(1)),
     "a new run of a flow that has completed": (completed, reopens(1)),
@@ -278,3 +295,26 @@ def test_what_a_part_without_a_result_has_done_is_reversed_by_a_person_alone(sto
     assert send(store, reverses(job_id, False)) == []
     assert send(store, reverses(job_id, True)) == [(0,)]
     assert effects_of(store, job_id)["mail"] == "reversed"
+
+
+def nested_below(store: Store) -> tuple[str, str]:
+    """(job of a step, the job for which its part waits)"""
+    flow_id = start(store, {"a": ""})
+    mine = held(store, flow_id, "a")
+    outcome, below = begin_nested(store, mine)
+    assert outcome is Nested.WAITS
+    return mine.job_id, below
+
+
+def leaves(job_id: str, kept: str = identity.NIL) -> Statement:
+    return redrive.SQL.leave_behind(bucket=0, job_id=job_id, kept=kept)
+
+
+def test_a_job_that_goes_on_or_is_meant_is_not_left_behind(store: Store) -> None:
+    job_id, below = nested_below(store)
+    assert send(store, leaves(job_id)) == []
+    store.run(lambda: close.cancel(0, below))
+    assert send(store, leaves(job_id, kept=below)) == []
+    assert send(store, leaves(below)) == []
+    assert send(store, leaves(job_id)) == [(below,)]
+    assert send(store, leaves(job_id)) == []

@@ -110,10 +110,12 @@ class Stage:
             options["policy"] = msgspec.json.encode(rule).decode()
         return msgspec.structs.replace(own, **options)
 
-    def nesting(self, held: Claim, parts: int = 1, **options: Any) -> TxnFactory[tuple[Nested, str]]:
-        """The holder of a part that ends with a job of so many parts."""
+    def nesting(self, held: Claim, parts: int = 1, anew: str = "", **options: Any) -> TxnFactory[tuple[Nested, str]]:
+        """The holder of a part that ends with a job of so many parts. ``anew``: of other items than before."""
         job = self.nested(held, **options)
-        return lambda: nest.nest(held, job, parts, lambda: [["1"] * parts] if parts else [])
+        if anew:
+            job = msgspec.structs.replace(job, id=nested_id(held.job_id, held.idx, anew))
+        return lambda: nest.nest(held, job, parts, lambda: [["1"] * parts] if parts else [], bool(anew))
 
     def refusing(self, held: Claim) -> TxnFactory[None]:
         """The holder of a part that would end with a job which may not be."""

@@ -11,6 +11,7 @@ from fanin.protocol import advance, effect, finish, growth, pause, repair
 from fanin.protocol.steps import Query, Txn, TxnFactory
 from fanin.testing.state import execute
 from fanin.testing.stepper import COMMIT, Session, Watcher, once
+from tests.crashes.table import stopped_behind
 from tests.races.arena import Arena
 from tests.races.races_effects import ONCE, wanting
 from tests.races.races_growth import growing, wanted
@@ -96,6 +97,12 @@ def repairs(arena: Arena, table: str) -> tuple[Deciding, TxnFactory[None]]:
     return lambda: repair.recount(BUCKET, job_id, arena._claim_id()), taking(table, **key)
 
 
+def tells(arena: Arena, table: str) -> tuple[Deciding, TxnFactory[None]]:
+    """The end of the step before one that is run again and told something else."""
+    behind, before = stopped_behind(arena)
+    return lambda: finish.settle(BUCKET, [succeed(before)], "w"), taking(table, job_id=behind.job_id)
+
+
 def mends(arena: Arena) -> tuple[Deciding, TxnFactory[None]]:
     job_id = arena.job(1, successor=None)
     execute(arena.store, "UPDATE fanin.part SET due_at = due_at + 1e9, ready = false")
@@ -124,6 +131,14 @@ HOLDS: dict[str, tuple[Callable[[Arena], tuple[Deciding, TxnFactory[None]]], str
     "the pause of a whole the jobs of its batches": (pauses_a_whole, "pause.pause_batches"),
     "a repair the counters": (lambda arena: repairs(arena, "job_stripe"), "repair.lock_job"),
     "a repair the job": (lambda arena: repairs(arena, "job"), "repair.look"),
+    "the end of a step the part of one that runs again": (
+        lambda arena: tells(arena, "part"),
+        "redrive.lock_only_stripe",
+    ),
+    "the end of a step the counter of one that runs again": (
+        lambda arena: tells(arena, "job_stripe"),
+        "redrive.standing",
+    ),
     "a repair the parts that it mends": (mends, "repair.look_at_wrong"),
 }
 """Who holds which row, and from before which statement on."""
@@ -155,6 +170,14 @@ def test_who_holds_a_job_does_not_wait_for_a_part(
 ) -> None:
     """Somebody who holds the part may wait for that job: all is said again when he has let go."""
     does_not_wait(pair, *stage(arena, "part"), statement)
+
+
+@pytest.mark.parametrize(("table", "statement"), [("part", "lock_only_part"), ("job_stripe", "lock_only_stripe")])
+def test_who_ends_a_step_does_not_wait_for_the_job_of_one_that_runs_again(
+    arena: Arena, pair: tuple[Session, Session], table: str, statement: str
+) -> None:
+    """Somebody who holds that may wait for what ends here, or for the flow."""
+    does_not_wait(pair, *tells(arena, table), f"redrive.{statement}")
 
 
 def test_who_undoes_a_step_does_not_wait_for_an_effect(arena: Arena, pair: tuple[Session, Session]) -> None:

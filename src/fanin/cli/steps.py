@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fanin.cli.tables import number
-from fanin.domain import identity
 from fanin.domain.flows import EXPAND, UNDO, Plan
 from fanin.domain.model import NESTED_FAILED
 from fanin.domain.states import STEP_LIVE, STEP_STUCK, STEP_UNDONE
-from fanin.protocol import read
+from fanin.protocol import advance, read
 
 if TYPE_CHECKING:
     import fanin
@@ -58,8 +57,8 @@ def look(app: fanin.App, job_id: str | None) -> Seen | None:
     first = app.store.read(lambda: read.job(bucket, job_id))
     if first is None:
         return None
-    made = app.store.read(lambda: read.job(bucket, identity.nested_id(first.id, 0))) if first.task == EXPAND else None
-    meant = made or first
+    made = app.store.read(lambda: advance.made_by(bucket, first.id)) if first.task == EXPAND else None
+    meant = (app.store.read(lambda: read.job(bucket, made)) if made is not None else None) or first
     progress = app.store.read(lambda: read.progress(bucket, meant.id))
     return None if progress is None else Seen(first, meant, progress)
 

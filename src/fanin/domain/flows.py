@@ -58,9 +58,10 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             return 0 if self.plan.what == "given" else 1
         return before if self.joins else 0
 
-    def give_up_after(self, first: bool) -> float | None:
-        """The deadline of its job. ``first``: it stands after no other, so of a mapping step that job has the items."""
-        return self.plan.give_up_after if first and self.plan is not None else self.spec.give_up_after
+    @property
+    def first_give_up_after(self) -> float | None:
+        """The deadline of its job, if it stands after no other: of a mapping step that is the job of the items."""
+        return self.spec.give_up_after if self.plan is None else self.plan.give_up_after
 
 
 class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,11 +181,10 @@ def handled(conditions: Collection[str]) -> bool:
     return any(condition in ("any", "failed") for condition in conditions)
 
 
-def waiting_again(steps: Sequence[tuple[int, str, Sequence[int]]], revived: Collection[int]) -> dict[int, int]:
-    """For a new run, of the steps (n, status, after): those that were skipped, with the number of steps before them
-    that will end in it."""
-    moving = {n for n, status, _ in steps if status == "skipped"} | set(revived)
-    return {n: sum(before in moving for before in after) for n, status, after in steps if status == "skipped"}
+def waiting_again(waiting: Mapping[int, Sequence[int]], revived: Collection[int]) -> dict[int, int]:
+    """For a new run, of the steps that wait again, each with those before it: how many of these will end in it.
+    ``revived``: those that start at once."""
+    return {n: sum(one in waiting or one in revived for one in before) for n, before in waiting.items()}
 
 
 def check_order(names: Mapping[str, Sequence[str]]) -> None:

@@ -44,14 +44,16 @@ def successor_id(job_id: str, step: str, run: int) -> str:
     return _relative(f"successor/{job_id}/{step}/{run}", job_id, 0)
 
 
-def nested_id(job_id: str, idx: int) -> str:
+def nested_id(job_id: str, idx: int, of: str = "") -> str:
     """The id of the job that part ``idx`` of ``job_id`` waits for: the same in every attempt and run of the part.
+
+    ``of``: the part was told to begin anew, and of what its items are now.
 
     It sorts before ``job_id``. A transaction that takes jobs in the order of their ids therefore comes to a nested job
     before the one that waits for it, as the end of the nested job does. (One id in four billion has no smaller rank and
     gets the greatest: then a deadlock is possible, which the database ends and the store tries again.)
     """
-    return _relative(f"nested/{job_id}/{idx}", job_id, -1)
+    return _relative(f"nested/{job_id}/{idx}" + (f"/{of}" if of else ""), job_id, -1)
 
 
 def refused_id(job_id: str, idx: int, run: int) -> str:

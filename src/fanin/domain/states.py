@@ -56,6 +56,8 @@ PART_EDGES = (
     Edge("running", "sweep", "abandoned"),
     Edge("failed", "redrive", "pending"),
     Edge("abandoned", "redrive", "pending"),
+    Edge("pending", "tell", "pending"),
+    Edge("running", "tell", "pending"),
 )
 
 EVENT_STATES = ("waiting", "claimed", "published", "parked")
@@ -159,6 +161,8 @@ STEP_UNDONE = ("undone", "nothing_to_undo", "not_undone")
 STEP_EDGES = (
     Edge("waiting", "start", "running"),
     Edge("waiting", "skip", "skipped"),
+    Edge("waiting", "stop", "skipped"),
+    Edge("waiting", "stop", "failed"),
     Edge("running", "finish", "done"),
     Edge("running", "finish", "failed"),
     Edge("running", "finish", "skipped"),
@@ -178,7 +182,8 @@ STEP_EDGES = (
     Edge("undo_failed", "resolve", "not_undone"),
     Edge("undo_failed", "retry", "undoing"),
     Edge("failed", "redrive", "running"),
-    Edge("skipped", "redrive", "waiting"),
+    Edge("failed", "wait", "waiting"),
+    Edge("skipped", "wait", "waiting"),
 )
 
 OUTCOMES = (

@@ -19,7 +19,7 @@ from fanin.domain.events import PAYLOAD_VERSION
 from fanin.domain.flows import EXPAND, StepSpec, Undo
 from fanin.domain.model import Spec
 from fanin.domain.states import FLOW_LIVE, JOB_ENDED
-from fanin.protocol import effect
+from fanin.protocol import effect, redrive
 from fanin.protocol.born import Born
 from fanin.protocol.steps import Room, Row, Txn, one
 
@@ -217,15 +217,15 @@ def start_following(flow: Flow, leads_to: Sequence[int]) -> Txn[None]:
     pending = sorted(leads_to, reverse=True)
     while pending:
         n = pending.pop()
-        for name, needs, condition, after, behind, spec in (
+        for name, needs, condition, after, behind, spec, job_id in (
             yield SQL.need_less(bucket=flow.bucket, flow_id=flow.id, n=n)
         ):
-            if needs == 0 and not (yield from _start(flow, n, name, condition, after, spec)):
+            if needs == 0 and not (yield from _start(flow, n, name, condition, after, spec, job_id)):
                 pending += sorted(msgspec.json.decode(behind, type=list[int]), reverse=True)
 
 
-def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str) -> Txn[bool]:
-    """False if the step is skipped."""
+def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str, standing: str | None) -> Txn[bool]:
+    """False if the step is skipped. ``standing``: its job from an earlier run of the flow."""
     numbers = msgspec.json.decode(after, type=list[int])
     before = yield SQL.before(bucket=flow.bucket, flow_id=flow.id, steps=numbers)
     if not flows.starts(condition, [row[1] for row in before]):
@@ -236,17 +236,21 @@ def _start(flow: Flow, n: int, name: str, condition: str, after: str, spec: str)
     facts = []
     for number in numbers[: said.reads(len(numbers))]:
         facts.append((yield from _facts(flow, rows[number])))
-    job_id = identity.step_id(flow.id, n)
+    job_id = standing or identity.step_id(flow.id, n)
     one((yield SQL.start_step(bucket=flow.bucket, flow_id=flow.id, n=n, job_id=job_id)))
     flow.running += 1
-    flow.born.append(_job(flow, n, job_id, said.spec, payload_of(said, facts)))
+    told = payload_of(said, facts)
+    if standing is None:
+        flow.born.append(_job(flow, n, job_id, said.spec, told))
+    else:
+        yield from redrive.tell_again(flow.bucket, job_id, said.spec, told, payload_of(said, facts, anew=True))
     return True
 
 
-def payload_of(step: StepSpec, facts: Sequence[dict[str, Any] | None]) -> str:
-    """What the one part of the step's first job gets."""
+def payload_of(step: StepSpec, facts: Sequence[dict[str, Any] | None], anew: bool = False) -> str:
+    """What the one part of the step's first job gets. ``anew``: other facts than in an earlier run."""
     if step.plan is not None:
-        return _json([{"plan": step.plan, "sources": facts}])
+        return _json([{"plan": step.plan, "sources": facts, **({"anew": True} if anew else {})}])
     call = msgspec.Raw(step.call.encode()) if step.call is not None else {}
     return _json({"joins": facts, "call": call})
 
@@ -280,6 +284,18 @@ def unsettled(bucket: int, job_id: str) -> Txn[tuple[str, str] | None]:
         for idx, name, status in (yield SQL.unsure(bucket=bucket, job_id=found)):
             return f"effect {identity.effect_key(found, idx, name)}", status
     return None
+
+
+def refused(bucket: int, job_id: str, run: int) -> Txn[tuple[str, str] | None]:
+    """(id, reason) of the job that the own job of a mapping step was refused in this run."""
+    rows = yield SQL.refused(bucket=bucket, id=identity.refused_id(job_id, 0, run))
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def made_by(bucket: int, job_id: str) -> Txn[str | None]:
+    """The job that the own job of a mapping step made. None if it has made none."""
+    rows = yield SQL.made(bucket=bucket, job_id=job_id)
+    return rows[0][0] if rows else None
 
 
 def nested_below(bucket: int, job_id: str) -> Txn[list[tuple[str, int]]]:
@@ -325,7 +341,7 @@ def _facts(flow: Flow, row: Row) -> Txn[dict[str, Any] | None]:
     _, status, job_id, run, *ending, task = row
     if job_id is None or status == "skipped":
         return None
-    made = (yield SQL.nested(bucket=flow.bucket, id=identity.nested_id(job_id, 0))) if task == EXPAND else []
+    made = (yield SQL.made(bucket=flow.bucket, job_id=job_id)) if task == EXPAND else []
     if made:
         job_id, run, *of_made, task = made[0]
         if of_made[0] in JOB_ENDED:

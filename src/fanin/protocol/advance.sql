@@ -39,7 +39,7 @@ RETURNING name;
 -- One of the steps that this one waits for has ended.
 UPDATE fanin.flow_step SET needs = needs - 1
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'waiting' AND needs > 0
-RETURNING name, needs, condition, after, leads_to, spec;
+RETURNING name, needs, condition, after, leads_to, spec, job_id;
 
 -- name: condition
 -- How this step takes the ends of those before it.
@@ -62,10 +62,18 @@ FROM fanin.flow_step AS t
 LEFT JOIN fanin.job AS j ON j.bucket = :bucket AND j.id = t.job_id
 WHERE t.bucket = :bucket AND t.flow_id = :flow_id AND t.n IN (SELECT value FROM json_each(:steps));
 
--- name: nested
--- The job that a mapping step made, which its own job ended with.
-SELECT id, run, status, outcome, reason, succeeded_parts, failed_parts, abandoned_parts, task FROM fanin.job
-WHERE bucket = :bucket AND id = :id;
+-- name: refused
+-- What the own job of a mapping step was refused.
+SELECT id, reason FROM fanin.job WHERE bucket = :bucket AND id = :id;
+
+-- name: made
+-- The job that a mapping step made, which its own job ended with. Those that it made in earlier runs of other items are left
+-- behind, and wait for nothing.
+SELECT id, run, status, outcome, reason, succeeded_parts, failed_parts, abandoned_parts, task
+FROM fanin.job --pg
+FROM fanin.job INDEXED BY fanin.job_waiter --lite
+WHERE bucket = :bucket AND waiter_id = :job_id AND waiter_idx = 0 AND coalesce(outcome, '') <> 'refused'
+ORDER BY id LIMIT 1;
 
 -- name: so_far
 -- What that job has come to, if it goes on although the step has ended without it.
@@ -73,8 +81,8 @@ SELECT coalesce(sum(succeeded), 0), coalesce(sum(failed), 0), coalesce(sum(remai
 FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id;
 
 -- name: start_step
--- Its job is made in this transaction.
-UPDATE fanin.flow_step SET status = 'running', job_id = :job_id
+-- Its job is made in this transaction, or gets a new run.
+UPDATE fanin.flow_step SET status = 'running', job_id = :job_id, ended_no = NULL
 WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'waiting' AND needs = 0
 RETURNING n;
 
@@ -85,8 +93,8 @@ WHERE bucket = :bucket AND flow_id = :flow_id AND n = :n AND status = 'waiting' 
 RETURNING n;
 
 -- name: skip_waiting
--- The flow ends early: nothing more starts.
-UPDATE fanin.flow_step SET status = 'skipped'
+-- The flow ends early: nothing more starts. What has failed in an earlier run, and was to be run again, stays as it was.
+UPDATE fanin.flow_step SET status = CASE WHEN job_id IS NULL THEN 'skipped' ELSE 'failed' END
 WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'waiting'
 RETURNING n;
 

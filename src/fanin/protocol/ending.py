@@ -189,8 +189,8 @@ def _said(job_id: str, how: Ending) -> str:
 
 def _not_made(bucket: int, job_id: str, run: int) -> Txn[str]:
     """Why the one part failed that was to make the job of a step."""
-    rows = yield advance.SQL.nested(bucket=bucket, id=identity.refused_id(job_id, 0, run))
-    return f"job {rows[0][0]} was refused: {rows[0][4]}" if rows else f"its parts could not be made, see job {job_id}"
+    found = yield from advance.refused(bucket, job_id, run)
+    return f"job {found[0]} was refused: {found[1]}" if found else f"its parts could not be made, see job {job_id}"
 
 
 def _payload(facts: dict[str, Any]) -> str:

@@ -154,7 +154,8 @@ def run_again(
     bucket: int, flow_id: str, run: int, give_up_after: float | None = None, done: Deed | None = None
 ) -> Txn[int]:
     """Open the run after ``run`` of a flow that failed or was cancelled: the failed steps go on with what they lack,
-    what was skipped waits again. The number of the new run; of a later one, if it stands already.
+    those behind others when these have ended; what was skipped waits again. The number of the new run; of a later one,
+    if it stands already.
 
     Raises `NotAllowedNow` if the flow goes on, has completed or was undone, or if no failed step can be run again.
     """
@@ -169,9 +170,14 @@ def run_again(
 
     steps = yield SQL.steps(bucket=bucket, flow_id=flow_id)
     revived = []
-    for n, status, after, job_id, spec in sorted(steps, key=lambda row: str(row[3])):
-        if status == "failed":
-            wait = msgspec.json.decode(spec, type=StepSpec).give_up_after(first=after == "[]")
+    behind: dict[int, list[int]] = {}
+    for n, status, after, job_id, ended_no, spec, lacks in sorted(steps, key=lambda row: str(row[3])):
+        before = msgspec.json.decode(after, type=list[int])
+        too_old = job_id is not None and ended_no is None  # it stays skipped
+        if (status == "skipped" and not too_old) or (status == "failed" and before and lacks):
+            behind[n] = before
+        elif status == "failed" and not before:
+            wait = msgspec.json.decode(spec, type=StepSpec).first_give_up_after
             if (yield from _revive(bucket, job_id, again, done, wait)):
                 revived.append(n)
     flow = yield from _locked(bucket, flow_id)
@@ -181,21 +187,14 @@ def run_again(
         raise NotAllowedNow(f"flow {flow_id} is {flow.status}: it can be run again when it has failed or was cancelled")
     if (yield SQL.steps(bucket=bucket, flow_id=flow_id)) != steps:  # one has ended since we looked
         raise Again(again)
-    waiting = flows.waiting_again(
-        [
-            # What was too old when it would have started has had its job. It stays skipped.
-            (n, "done" if status == "skipped" and job_id else status, msgspec.json.decode(after, type=list[int]))
-            for n, status, after, job_id, _ in steps
-        ],
-        revived,
-    )
+    waiting = flows.waiting_again(behind, revived)
     ready = sorted(n for n, needs in waiting.items() if needs == 0)
     if not revived and not ready and any(status == "failed" for _, status, *_ in steps):
         raise NotAllowedNow(f"flow {flow_id}: no step of it can be run again")
     failed = yield SQL.run_again(bucket=bucket, flow_id=flow_id, steps=revived)
     rows = [(n, max(needs, 1)) for n, needs in sorted(waiting.items())]
-    skipped = yield SQL.wait_again(bucket=bucket, flow_id=flow_id, rows=rows)
-    assert (len(failed), len(skipped)) == (len(revived), len(rows)), "a step changed under the lock of its flow"
+    wait_again = yield SQL.wait_again(bucket=bucket, flow_id=flow_id, rows=rows)
+    assert (len(failed), len(wait_again)) == (len(revived), len(rows)), "a step changed under the lock of its flow"
     ((new_run,),) = yield SQL.reopen_flow(
         bucket=bucket, flow_id=flow_id, running=len(revived), run=run, give_up_after=give_up_after
     )

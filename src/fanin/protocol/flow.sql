@@ -61,16 +61,19 @@ SELECT 1 FROM fanin.job AS j JOIN fanin.flow AS f ON f.bucket = :bucket AND f.id
 WHERE j.bucket = :bucket AND j.id = :job_id AND f.status = 'ending';
 
 -- name: steps
--- All steps, for a new run, and what those that have failed run.
-SELECT n, status, after, job_id, CASE WHEN status = 'failed' THEN spec END FROM fanin.flow_step
-WHERE bucket = :bucket AND flow_id = :flow_id ORDER BY n;
+-- All steps, for a new run: of those that stand first what they run, of the others that have failed whether their one part
+-- can be run again.
+SELECT s.n, s.status, s.after, s.job_id, s.ended_no, CASE WHEN s.after = '[]' THEN s.spec END,
+    CASE WHEN s.status = 'failed' THEN EXISTS (SELECT 1 FROM fanin.part AS p WHERE p.bucket = :bucket
+        AND p.job_id = s.job_id AND p.idx = 0 AND p.status <> 'succeeded') END
+FROM fanin.flow_step AS s WHERE s.bucket = :bucket AND s.flow_id = :flow_id ORDER BY s.n;
 
 -- name: job_of
 -- The run of a step's job that is to be followed by another.
 SELECT run, status, attempts FROM fanin.job WHERE bucket = :bucket AND id = :id;
 
 -- name: run_again
--- The job of a failed step runs again.
+-- The job of a failed step that stands first runs again.
 UPDATE fanin.flow_step SET status = 'running', ended_no = NULL
 WHERE bucket = :bucket AND flow_id = :flow_id AND status = 'failed'
     AND n = ANY(:steps::int[]) --pg
@@ -79,11 +82,13 @@ RETURNING n;
 
 -- name: wait_again
 -- rows: n, needs
--- What was skipped waits again for the steps before it that are not done. What was skipped by its age has had its job.
+-- What has failed behind others, or was skipped, waits again for those before it that are not done. What was skipped by its
+-- age has had its job, and no number of its end.
 UPDATE fanin.flow_step AS s SET status = 'waiting', needs = u.needs
 FROM unnest(:n::int[], :needs::int[]) AS u (n, needs) --pg
 FROM (SELECT value->>0 AS n, value->>1 AS needs FROM json_each(:rows)) AS u --lite
-WHERE s.bucket = :bucket AND s.flow_id = :flow_id AND s.n = u.n AND s.status = 'skipped' AND s.job_id IS NULL
+WHERE s.bucket = :bucket AND s.flow_id = :flow_id AND s.n = u.n AND s.status IN ('failed', 'skipped')
+    AND (s.job_id IS NULL OR s.ended_no IS NOT NULL)
 RETURNING s.n;
 
 -- name: reopen_flow

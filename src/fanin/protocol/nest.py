@@ -38,18 +38,21 @@ class Nested(Enum):
     """The job may not be."""
 
 
-def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks) -> Txn[tuple[Nested, str]]:
+def nest(held: Claim, job: NewJob, parts: int, chunks: Chunks, anew: bool = False) -> Txn[tuple[Nested, str]]:
     """Make the job, unless it stands there from an earlier attempt, and let the part wait for it.
 
-    A job that was closed or has failed is redriven. Says what became of it, and the job that the part ends with: the
+    ``anew``: the part has had another job, with other items, which is left behind. A job that was closed or has failed
+    is redriven. Says what became of it, and the job that the part ends with: the
     last of those that followed the nested one. Raises `LeaseLost` (nothing is written) if the claim does not hold its
     part, `KeyConflict` if the job stands there with other parts.
     """
+    if anew:
+        yield from _leave_behind(held, job.id)
     fresh = yield from split.create(job, parts, chunks)
     if fresh and parts:  # it goes on, and nobody else sees it yet
         yield from _begin(held, job.id, written=True)
         return Nested.WAITS, job.id
-    return (yield from _wait(held, job, fresh, lambda: nest(held, job, parts, chunks)))
+    return (yield from _wait(held, job, fresh, lambda: nest(held, job, parts, chunks, anew)))
 
 
 def rejoin(held: Claim, job: NewJob) -> Txn[tuple[Nested, str]]:
@@ -59,6 +62,15 @@ def rejoin(held: Claim, job: NewJob) -> Txn[tuple[Nested, str]]:
     """
     *_, above_run, _, _ = one((yield SQL.standing(bucket=held.bucket, id=held.job_id)))
     return (yield from _wait(held, job, False, lambda: rejoin(held, job), int(above_run)))
+
+
+def _leave_behind(held: Claim, nested_id: str) -> Txn[None]:
+    """What the part of a step has ended with before, or left running when it was stopped, does not count any more."""
+    for other in (yield from left_behind(held.bucket, held.job_id, held.idx)):
+        if other != nested_id:
+            yield close.SQL.lock_all_stripes(bucket=held.bucket, job_id=other)
+            yield from close.stop(held.bucket, other, "what it was made of has been made again")
+    yield redrive.SQL.leave_behind(bucket=held.bucket, job_id=held.job_id, kept=nested_id)
 
 
 def _wait(

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fanin.domain.errors import NotAllowedNow, UnknownJob
+from fanin.domain.identity import NIL
+from fanin.domain.model import Spec
 from fanin.protocol import deeds
 from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Again, Room, Txn, one
@@ -73,3 +75,32 @@ def redrive(
         yield from deeds.write_down(bucket, job_id, "redriven", done)
     yield SQL.ring(queue=queue)
     return int(new_run)
+
+
+def tell_again(bucket: int, job_id: str, spec: Spec, told: str, anew: str) -> Txn[None]:
+    """Open the next run of the job of a step, which has ended with the step and has one part.
+
+    ``told``: what that part is told. If it was told the same before, it goes on with what it lacks. If not it begins
+    ``anew``: with that payload, without its checkpoint, and without the jobs that it ended with.
+    """
+    status, same = one((yield SQL.lock_only_part(bucket=bucket, job_id=job_id, told=told, anew=anew)))
+    ((stripe,),) = yield SQL.lock_only_stripe(bucket=bucket, job_id=job_id)
+    _, _, queue, _, _ = one((yield SQL.standing(bucket=bucket, job_id=job_id)))
+    if status in ("failed", "abandoned"):
+        one((yield SQL.revive_parts(bucket=bucket, job_id=job_id, attempts=spec.attempts, chosen=[0])))
+    if not same:
+        one((yield SQL.tell_part(bucket=bucket, job_id=job_id, attempts=spec.attempts, payload=anew)))
+        yield SQL.leave_behind(bucket=bucket, job_id=job_id, kept=NIL)
+    opened = yield SQL.reopen_stripe(
+        bucket=bucket, job_id=job_id, stripe=stripe, failed=int(status == "failed"),
+        abandoned=int(status == "abandoned"),
+    )  # fmt: skip
+    assert one(opened)[0] == 1, "the job of a step has one part"
+    one(
+        (
+            yield SQL.reopen_job(
+                bucket=bucket, job_id=job_id, open_stripes=1, created=1, give_up_after=spec.give_up_after
+            )
+        )
+    )
+    yield SQL.ring(queue=queue)

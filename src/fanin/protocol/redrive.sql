@@ -1,5 +1,6 @@
 -- Open a new run for the parts that failed or were abandoned.
--- Lock order: parts by idx, then all stripes ascending, then the job; inserts last.
+-- Lock order: parts by idx, then all stripes ascending, then the job; inserts last. The job of a step that stands behind
+-- others is opened by whoever ends these, who holds jobs and the flow: its part and its counter are not waited for.
 
 -- name: lock_ended_parts
 -- The parts that may run again, in key order. succeeded is final for ever.
@@ -60,6 +61,33 @@ UPDATE fanin.job SET status = 'running', run = run + 1, outcome = NULL, reason =
 WHERE bucket = :bucket AND id = :job_id AND status IN ('completed', 'failed', 'cancelled')
     AND outcome <> 'refused'
 RETURNING run;
+
+-- name: lock_only_part
+-- The one part of the job of a step, and whether it has been told this.
+SELECT status, payload IN (:told, :anew) FROM fanin.part WHERE bucket = :bucket AND job_id = :job_id AND idx = 0
+FOR NO KEY UPDATE NOWAIT --pg
+;
+
+-- name: lock_only_stripe
+-- Its counter.
+SELECT stripe FROM fanin.job_stripe WHERE bucket = :bucket AND job_id = :job_id
+FOR NO KEY UPDATE NOWAIT --pg
+;
+
+-- name: tell_part
+-- What it was told before does not hold any more, nor does how far it came with that. Whoever still holds it has lost it.
+UPDATE fanin.part SET status = 'pending', ready = true, waiting = false, attempts_allowed = attempt + :attempts,
+    due_at = fanin.clock(), payload = :payload, checkpoint = NULL, checkpoint_attempt = NULL
+WHERE bucket = :bucket AND job_id = :job_id AND idx = 0 AND status IN ('pending', 'running')
+RETURNING idx;
+
+-- name: leave_behind
+-- The jobs with other items that its part has ended with before. They stay below it, and nobody reads them. One that goes
+-- on is cancelled by the part, before it begins to wait for another.
+UPDATE fanin.job SET waiter_id = NULL, waiter_idx = NULL
+WHERE bucket = :bucket AND waiter_id = :job_id AND waiter_idx = 0 AND id <> :kept
+    AND status IN ('completed', 'failed', 'cancelled')
+RETURNING id;
 
 -- name: created
 -- How many parts of the job were planned.

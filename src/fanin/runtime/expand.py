@@ -32,6 +32,8 @@ class Order(msgspec.Struct, frozen=True):
 
     plan: Plan
     sources: list[dict[str, Any] | None]
+    anew: bool = False
+    """The part was told of others before: what it ended with then is left behind."""
 
 
 def _expand(order: Order) -> FanOut:
@@ -47,7 +49,13 @@ def _expand(order: Order) -> FanOut:
     return FanOut(
         payloads=payloads, task=plan.task, queue=plan.queue, attempts=plan.attempts, priority=plan.priority,
         policy=plan.policy, give_up_after=plan.give_up_after, quorum=policy.decode(plan.policy).quorum, width=width,
+        anew=_runs(order.sources) if order.anew else None,
     )  # fmt: skip
+
+
+def _runs(sources: list[dict[str, Any] | None]) -> str:
+    """Of which jobs, which run of each, and how many results."""
+    return ",".join("{job_id}/{run}/{succeeded}".format_map(source) if source else "-" for source in sources)
 
 
 def _payloads(store: Store, jobs: list[str], items: bool) -> Iterator[str]:

@@ -45,6 +45,8 @@ class FanOut(msgspec.Struct, frozen=True):
     """Whether more parts than that become several jobs, joined as one."""
     standing: bool = False
     """The job was made with the part; all else that is said here does not count."""
+    anew: str | None = None
+    """The part has ended with another job before, of other items; says of which these are."""
 
     @staticmethod
     def of(
@@ -107,7 +109,8 @@ def hand_over(value: FanOut, held: Claim, store: Store) -> Handed:
         else:
             spool = _checked(value, new)
             new = spool.sealed(batched(new, len(spool), value.width))
-            what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks))
+            anew = value.anew is not None
+            what, last = store.run(lambda: nest.nest(held, new, len(spool), spool.chunks, anew))
     except (LimitExceeded, BadPayload, BadOption) as problem:
         why = _plain(problem)
         refused = msgspec.structs.replace(new, id=identity.refused_id(held.job_id, held.idx, above.run))
@@ -123,8 +126,9 @@ def _bad_end(store: Store, bucket: int, job_id: str) -> str:
 
 def _nested_job(value: FanOut, held: Claim, above: JobRow) -> NewJob:
     return NewJob(
-        id=identity.nested_id(held.job_id, held.idx), bucket=held.bucket, task=value.task, queue=value.queue,
-        priority=value.priority, attempts=value.attempts, policy=value.policy, successor=value.successor,
+        id=identity.nested_id(held.job_id, held.idx, value.anew or ""), bucket=held.bucket, task=value.task,
+        queue=value.queue, priority=value.priority, attempts=value.attempts, policy=value.policy,
+        successor=value.successor,
         give_up_after=value.give_up_after, delay=value.delay, parent_id=above.id, root_id=above.root_id or above.id,
         depth=above.depth + 1, waiter_id=held.job_id, waiter_idx=held.idx,
     )  # fmt: skip

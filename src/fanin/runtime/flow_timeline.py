@@ -167,7 +167,8 @@ def _skipped(known: KnownFlow) -> Iterator[Moment]:
     steps = {step.n: step for step in known.steps}
     for n in TopologicalSorter({step.n: step.after for step in known.steps}).static_order():
         step = steps[n]
-        if step.status != "skipped" or step.job_id is not None:
+        too_old = step.job_id is not None and step.ended_no is None
+        if step.status != "skipped" or too_old:
             continue
         before = [(steps[one].name, ends[one]) for one in step.after if one in ends]
         at = max((end.at for _, end in before), default=known.row.created_at)
