@@ -243,3 +243,15 @@ def test_so_do_those_of_an_asynchronous_application(narrow: fanin.App) -> None:
     assert asyncio.run(says("resume")) == [True, False]
     work(narrow)
     assert job.progress().succeeded == 9
+
+
+@pytest.mark.parametrize("verb", ["cancel", "finish"])
+def test_no_item_starts_after_the_end_of_a_whole_that_was_paused_first(narrow: fanin.App, verb: str) -> None:
+    job = split(narrow, range(9))
+    job.pause()
+    assert getattr(job, verb)()
+    while upkeep.once(narrow.store, narrow.store.bucket(job.id)):
+        pass
+    work(narrow)
+    assert job.progress().succeeded == 0
+    assert {child.status for child in job.children()} == {"cancelled"}
