@@ -20,7 +20,7 @@ UNTRIED: tuple[str, ...] = ()
 """Rooms whose guards have not been taken out yet. The report names them."""
 DATABASES = {"pg": "PostgreSQL", "lite": "SQLite"}
 
-_WRITES = re.compile(r"\b(UPDATE|INSERT|DELETE)\b")
+_WRITES = re.compile(r"\b(UPDATE|INSERT|DELETE|FOR KEY SHARE)\b")
 _KEY = re.compile(
     r"(\w\.)?(bucket|job_id|id|idx|stripe|ctid|queue|task|value|event_key|name|key|flow_id|n|waiter_id|waiter_idx"
     r"|priority) "
@@ -37,9 +37,9 @@ _GUARD = re.compile(
     r"\b|\bat <=? "
 )
 _CLAUSE_END = re.compile(
-    r"(WHERE|JOIN|LEFT|CROSS|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR NO KEY|ON CONFLICT)\b|;"
+    r"(WHERE|JOIN|LEFT|CROSS|SET|RETURNING|ORDER BY|GROUP BY|HAVING|LIMIT|FOR (?:NO )?KEY|ON CONFLICT)\b|;"
 )
-_LOCK = re.compile(r"FOR NO KEY UPDATE(?: OF \w)?(?: SKIP LOCKED| NOWAIT)?")
+_LOCK = re.compile(r"FOR (?:NO KEY UPDATE|KEY SHARE)(?: OF \w)?(?: SKIP LOCKED| NOWAIT)?")
 _PATIENCE = ("SKIP LOCKED", "NOWAIT")
 
 

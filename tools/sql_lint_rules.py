@@ -29,7 +29,7 @@ VOLATILE = {
 GUARDS = {"status", "ready"}
 """What a write by place must look at again: the row may have changed between the snapshot and the lock."""
 WITHOUT_BUCKET = {"migration", "setting"}
-ALLOWED_LOCKS: set[tuple[str, str]] = set()
+ALLOWED_LOCKS = {("submit", "hold_parent")}
 """(room, statement) that may lock otherwise than FOR NO KEY UPDATE."""
 ALLOWED_LIMITS: set[tuple[str, str]] = set()
 """(room, statement) that may limit inside a write without the claim form."""

@@ -856,6 +856,13 @@ def without_outputs(stage: Stage) -> str:
     return job_id
 
 
+@row("submit.create", "a job that the handler of another asks for")
+def create_below(stage: Stage) -> TxnFactory[bool]:
+    above = stage.job(1, "above")
+    new = stage.new("below", parent_id=above, parent_bucket=BUCKET, root_id=above, depth=1)
+    return lambda: submit.create(new, 2, lambda: [["1", "2"]])
+
+
 def all_portions(home: purge.Member) -> TxnFactory[int]:
     """In one transaction; above too, where this is the last."""
 

@@ -362,6 +362,25 @@ def test_a_key_is_taken_as_long_as_rows_of_a_job_below_it_are_left(
     check_all(store)
 
 
+def test_a_handler_that_asks_for_a_job_when_its_own_was_purged_is_refused(store: Store) -> None:
+    """A zombie of a cancelled job. No purge would find that job, which had no root."""
+    above = ended(store)
+    wanted: dict[str, Any] = {"parent_id": above, "parent_bucket": 0, "root_id": above, "depth": 1}
+    below = make(store, 1, **wanted)
+    assert go(store, above).kept == "live"
+    run_all(store)
+    publish(store)
+    members = store.read(lambda: purge.tree([0], (0, above)))
+    assert (0, below) in members
+    assert store.run(lambda: purge.purge([0], members, 0.0)).kept is None
+    before = dump(store)
+    for again in (lambda: make(store, 1, **wanted), lambda: make_open(store, **wanted)):
+        with pytest.raises(NotAllowedNow, match=f"job {above}, whose handler asks for this one, has ended and was"):
+            again()
+    assert dump(store) == before
+    clear(store)
+
+
 def test_a_key_within_another_tree_is_free_before_the_tree_is_gone(store: Store) -> None:
     job_id, below = in_another_tree(store)
     publish(store)

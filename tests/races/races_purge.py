@@ -154,6 +154,23 @@ def portions_and_fill(arena: Arena) -> list[Actor]:
     return [clearer("P", job_id), filled]
 
 
+def everybody_has_a_parent(arena: Arena, run: Run) -> list[str]:
+    """No purge would find another: it begins with those that have none."""
+    text = (
+        "SELECT id FROM fanin.job AS c WHERE parent_id IS NOT NULL "
+        "AND NOT EXISTS (SELECT 1 FROM fanin.job AS p WHERE p.id = c.parent_id)"
+    )
+    return [f"its parent was purged: {row}" for row in select(arena.store, text)]
+
+
+@race("a purge and a handler that starts a job", "P=PURGED C=REFUSED", "P=KEPT live C=NEW", also=everybody_has_a_parent)
+def purge_and_child(arena: Arena) -> list[Actor]:
+    """A job could be left whose parent is gone, for ever. The handler is one that nobody could stop."""
+    job_id, members = old(arena)
+    child = arena.new("child", parent_id=job_id, root_id=job_id, depth=1, successor=None, parent_bucket=BUCKET)
+    return [purger("P", members), creator("C", child, 1)]
+
+
 @race("a purge of a flow and its redrive", "P=PURGED R=UNKNOWN", "P=KEPT live R=2", preemptions=1, always=2)
 def purge_and_flow_again(arena: Arena) -> list[Actor]:
     """Jobs of a flow that has just been run again could be removed."""

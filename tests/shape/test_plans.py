@@ -209,6 +209,7 @@ def hot(job_id: str) -> list[Statement]:
         effect.SQL.expire_effects(bucket=0, limit=100, error="gone"),
         effect.SQL.of_job(bucket=0, job_id=job_id, idx=5, name="mail", limit=100),
         submit.SQL.rows_left(bucket=0, id=job_id),
+        submit.SQL.hold_parent(bucket=0, id=job_id),
         purge.SQL.lock_leftover(bucket=0, job_id=job_id),
         purge.SQL.left_below(job_id=job_id),
         purge.SQL.hold_above(bucket=0, job_id=job_id),

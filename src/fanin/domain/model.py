@@ -125,6 +125,8 @@ class NewJob(msgspec.Struct, frozen=True):
     """A moment, where it is not so long after the creation."""
     delay: float = 0.0
     parent_id: str | None = None
+    parent_bucket: int | None = None
+    """Where the parent is looked for, if it may have been purged meanwhile: its handler asks for this job."""
     root_id: str | None = None
     step: str | None = None
     depth: int = 0

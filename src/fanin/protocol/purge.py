@@ -135,9 +135,8 @@ def purge(
     if flow is not None and (yield from _jobs_of(flow)) - set(members):  # it has gone on meanwhile
         return msgspec.structs.replace(found, kept="live")
     ids = [job_id for _, job_id in members]
-    for bucket in everywhere:  # a handler of a closed job may have started one meanwhile
-        if {(bucket, job_id) for (job_id,) in (yield SQL.children(bucket=bucket, jobs=ids))} - set(members):
-            return msgspec.structs.replace(found, kept="live")
+    if (yield from _grown(everywhere, ids, members)):  # a handler of a closed job may have started one meanwhile
+        return msgspec.structs.replace(found, kept="live")
     events = 0
     above: dict[str, str | None] = {flow[1]: None} if flow is not None else {}
     for bucket, jobs in _by_bucket(members):
@@ -146,6 +145,8 @@ def purge(
         if len(gone) != len(jobs):  # the clock was set back meanwhile
             raise Again(again)
         above.update(gone)
+    if (yield from _grown(everywhere, ids, members)):  # and may have held its job until we took it away
+        raise Again(again)
     if flow is not None:
         yield SQL.remove_steps(bucket=flow[0], flow_id=flow[1])
         one((yield SQL.remove_flow(bucket=flow[0], flow_id=flow[1])))
@@ -158,6 +159,14 @@ def purge(
     for bucket, ids in _by_bucket(_with_events(members, flow)):
         yield SQL.leave(bucket=bucket, rows=[(one_id, above[one_id]) for one_id in ids], outputs=outputs)
     return found
+
+
+def _grown(buckets: Iterable[int], ids: list[str], members: Sequence[Member]) -> Txn[bool]:
+    """Whether there is a job below these that is not one of them."""
+    for bucket in buckets:
+        if {(bucket, job_id) for (job_id,) in (yield SQL.children(bucket=bucket, jobs=ids))} - set(members):
+            return True
+    return False
 
 
 def leftovers(bucket: int, after: str = NIL) -> Txn[list[str]]:

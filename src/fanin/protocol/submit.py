@@ -230,6 +230,8 @@ def check_tree(job: NewJob, root_id: str, parts: int) -> Txn[None]:
 def insert_job(job: NewJob, status: str, parts: int | None, live: int) -> Txn[int | None]:
     """Insert the job row. Its first turn, or None if the same request stands there already."""
     weight = None
+    if job.parent_bucket is not None and not (yield SQL.hold_parent(bucket=job.parent_bucket, id=job.parent_id)):
+        raise NotAllowedNow(f"job {job.parent_id}, whose handler asks for this one, has ended and was purged")
     if job.root_id is not None:
         weight = identity.tree_weight(job.id, parts or 0, limits.TREE_UNIT_PARTS) or None
         yield from check_tree(job, job.root_id, parts or 0)

@@ -1,5 +1,5 @@
 -- Create a job with its parts: all at once, or open, append, seal.
--- Lock order: stripes, then the job; inserts last.
+-- Lock order: stripes, then the job; inserts last. Before all, the job whose handler asks, which a purge alone takes away.
 
 -- name: find_job
 -- The job of an id, to tell "the same request again" from "the same key, another content".
@@ -10,6 +10,13 @@ SELECT id, request_hash, status, planned_parts FROM fanin.job WHERE bucket = :bu
 SELECT coalesce(sum(tree_weight), 0) FROM fanin.job --pg
 SELECT coalesce(sum(tree_weight), 0) FROM fanin.job INDEXED BY fanin.job_tree --lite
 WHERE bucket = :bucket AND root_id = :root_id AND tree_weight IS NOT NULL;
+
+-- name: hold_parent
+-- The job whose handler asks for one: it is not purged until that stands below it, or it was purged before. Others may
+-- hold it too, and its end does not wait.
+SELECT id FROM fanin.job WHERE bucket = :bucket AND id = :id
+FOR KEY SHARE --pg
+;
 
 -- name: create_job
 -- The primary key decides between two callers with one key: the second waits, inserts nothing and looks again. The job's

@@ -106,6 +106,7 @@ class Maker:
             give_up_at=at,
             delay=seconds(delay, "delay"),
             parent_id=above.id if above else None,
+            parent_bucket=above.bucket if above else None,
             root_id=(above.root_id or above.id) if above else None,
             depth=above.depth + 1 if above else 0,
             meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
