@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, Instant, seconds
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 from fanin.domain.events import Events
 from fanin.domain.flows import FlowRow
 from fanin.domain.model import JobRow, NewJob
@@ -31,7 +31,7 @@ from fanin.runtime.part import running_part
 from fanin.runtime.payloads import Feed, Spool, Wanted
 from fanin.runtime.successor import Then
 from fanin.runtime.task import Filter, Task, check_name
-from fanin.stores import default_url, open_store
+from fanin.stores import open_store
 
 if TYPE_CHECKING:
     from fanin.schedule import Schedule
@@ -51,7 +51,7 @@ class App:
     def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
         if type(max_parts) is not int or not 1 <= max_parts <= limits.JOB_WIDTH_PARTS:
             raise BadOption(f"max_parts={max_parts!r}: give a whole number from 1 to {limits.JOB_WIDTH_PARTS}")
-        self.store = open_store(url or default_url())
+        self.store = open_store(url)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.effects: dict[str, EffectHandler] = {}
         self.schedules: dict[str, Schedule] = {}
@@ -146,8 +146,12 @@ class App:
 
         of: only jobs of this task, or of these. options: those of `App.task`. Raises `BadOption`, `BadPayload`.
         """
+        if not isinstance(of, Task | list | tuple | set | frozenset | None) or of in ((), []):
+            raise BadOption(f"of={shown(of)}: give a task, a list of tasks, or None for all")
         chosen = () if of is None else (of,) if isinstance(of, Task) else tuple(of)
         self._listeners.check(event, chosen)
+        for task in chosen:
+            self._maker.own(task)
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             task: Task[P, R] = Task(function, **options)
@@ -280,6 +284,7 @@ class App:
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
+            check_quorum(quorum, new.width or self.max_parts)
             self._feed(new, map(encoder(task, new), items, itertools.count()))
         else:
             spool = Spool(encoded(task, new, items), limits.TREE_PARTS if split else self.max_parts)
@@ -322,11 +327,13 @@ class App:
         The options are those of `map`. Raises what `map` raises.
         """
         self._maker.own(task)
+        width = check_grows(grows, self.max_parts)
+        check_quorum(quorum, width or self.max_parts)
         new = self._maker.new_job(
             task, make_policy(tolerate, fail_fast, sample, quorum, give_up), then=then, key=key,
             give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts, queue=queue,
             priority=priority, delay=delay, stripes=stripes, meta=meta, events=events,
-            width=check_grows(grows, self.max_parts),
+            width=width,
         )  # fmt: skip
         return OpenJob(self, self._producer(task, new), run=run)
 

@@ -9,13 +9,13 @@ import msgspec
 
 from fanin.domain import flows, identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
-from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob
+from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, shown
 from fanin.domain.flows import EXPAND, FlowProgress, FlowRow, Plan, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
 from fanin.domain.timeline import Explanation
 from fanin.job import Job, LocalWorker, deed
-from fanin.protocol import explain, flow, read, watching
+from fanin.protocol import deeds, explain, flow, read, watching
 from fanin.protocol.advance import made_by, payload_of
 from fanin.protocol.flow import NewFlow, NewStep
 from fanin.runtime.codec import encode
@@ -39,9 +39,7 @@ class Manual(msgspec.Struct, frozen=True):
 
 def manual(text: str) -> Manual:
     """For ``undo=``: nothing is run; the flow needs attention, and its undo carries the text. Raises `BadOption`."""
-    if not text.strip() or len(text) > limits.REASON_CHARS:
-        raise BadOption(f"manual({text[:40]!r}): say in 1 to {limits.REASON_CHARS} characters what is to be done")
-    return Manual(text)
+    return Manual(_said(text, f"manual({shown(text)})", "what is to be done"))
 
 
 class Step:
@@ -87,7 +85,9 @@ class Flow:
         self.key = check_key(key)
         self._give_up_after, self._give_up_at = deadline(give_up_after, give_up_at)
         self._give_up = give_up
-        self._fail_fast = bool(fail_fast)
+        if type(fail_fast) is not bool:
+            raise BadOption(f"fail_fast={shown(fail_fast)}: give True or False")
+        self._fail_fast = fail_fast
         self._meta = None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES)
         self._steps: dict[str, Step] = {}
 
@@ -127,8 +127,8 @@ class Flow:
         spec = StepSpec(
             self._spec(
                 task.name,
-                queue or task.queue,
-                attempts or task.attempts,
+                task.queue if queue is None else queue,
+                task.attempts if attempts is None else attempts,
                 task,
                 priority,
                 give_up_after,
@@ -178,8 +178,8 @@ class Flow:
                 "give_up_after=, or let a step before it return the items"
             )
         plan = Plan(
-            task=task.name, what="given", queue=check_name(queue or task.queue, "queue"),
-            attempts=check_attempts(attempts or task.attempts), policy=policy, give_up_after=wait,
+            task=task.name, what="given", queue=task.queue if queue is None else check_name(queue, "queue"),
+            attempts=task.attempts if attempts is None else check_attempts(attempts), policy=policy, give_up_after=wait,
             priority=check_priority(task.priority if priority is None else priority),
         )  # fmt: skip
         spool = None
@@ -456,11 +456,7 @@ class FlowRun:
         self._settle(step, "not_undone", note, by)
 
     def _settle(self, step: str, status: str, note: str, by: str | None) -> None:
-        if not note.strip() or len(note) > limits.REASON_CHARS:
-            raise BadOption(
-                f"note={note[:40]!r}: say in 1 to {limits.REASON_CHARS} characters what was done, or why not"
-            )
-        done = deed(by, note)
+        done = deed(by, _said(note, f"note={shown(note)}", "what was done, or why not"))
         self._app.store.run(lambda: flow.resolve(self._bucket, self.id, step, status, done))
 
     def undo_again(self, step: str, note: str | None = None, *, by: str | None = None) -> None:
@@ -483,6 +479,13 @@ def _first_of(job: Job) -> str:
     row = job.row()
     first = first_failure(job._app.store, job.id, row.batch) if row.status == "failed" else None
     return "" if first is None else f": {first}"
+
+
+def _said(text: Any, where: str, what: str) -> str:
+    """What a person is told, or says. Raises `BadOption`."""
+    if not isinstance(text, str) or not text.strip() or len(text) > limits.REASON_CHARS or not deeds.storable(text):
+        raise BadOption(f"{where}: say in 1 to {limits.REASON_CHARS} characters {what}, no NUL or lone surrogate")
+    return str(text)
 
 
 def _steps(after: Any) -> list[Step | str]:

@@ -14,7 +14,7 @@ import msgspec
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
 from fanin.domain.effects import Effect
-from fanin.domain.errors import BadOption, JobFailed, NotAllowedNow, UnknownJob
+from fanin.domain.errors import BadOption, JobFailed, NotAllowedNow, UnknownJob, shown
 from fanin.domain.flows import FlowProgress, FlowRow
 from fanin.domain.model import Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
@@ -201,7 +201,7 @@ class Job:
         Returns the number of the new run; 0 if there is nothing to redrive. Raises `NotAllowedNow` while the job runs,
         `BadOption`.
         """
-        check_parts(parts)
+        parts = check_parts(parts)
         allowance = None if attempts is None else check_attempts(attempts)
         done = deed(by, reason)
         row = self.row()
@@ -266,7 +266,7 @@ class Job:
 
 def deed(by: str | None, reason: str | None) -> deeds.Deed:
     """Who does something, and why. Raises `BadOption`."""
-    return deeds.deed(by or whoever(), reason)
+    return deeds.deed(whoever() if by is None else by, reason)
 
 
 def result_text(codec: Codec, part: int, result: Any, failed: bool) -> str | None:
@@ -287,11 +287,17 @@ def check_whole(row: JobRow) -> None:
         )
 
 
-def check_parts(parts: Sequence[int] | None) -> None:
-    """Raise `BadOption` for what can be no part's index."""
-    for idx in parts or ():
+def check_parts(parts: Any) -> list[int] | None:
+    """The chosen parts, None for all. Raises `BadOption` for what can be no part's index."""
+    if parts is None:
+        return None
+    if not isinstance(parts, Iterable) or isinstance(parts, str | bytes):
+        raise BadOption(f"parts={shown(parts)}: give a list of the indexes of parts, from 0, or None for all")
+    chosen = list(parts)
+    for idx in chosen:
         if type(idx) is not int or not 0 <= idx < limits.INDEX_PARTS:
-            raise BadOption(f"parts: {idx!r} is no index of a part; give whole numbers from 0")
+            raise BadOption(f"parts: {shown(idx)} is no index of a part; give whole numbers from 0")
+    return chosen
 
 
 class LocalWorker:

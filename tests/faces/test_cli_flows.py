@@ -111,7 +111,7 @@ def mapped(app: fanin.App) -> fanin.Flow:
 def test_a_map_that_failed_says_why(app: fanin.App, mapped: fanin.Flow, capsys: Any) -> None:
     run = mapped.start()
     app.run_worker(until_idle=True)
-    why = "quorum=5 of 3 parts can never be reached"
+    why = "quorum=5 of 3 parts can never be reached: give a smaller one"
     assert re.fullmatch(f"step 'zählen': job .* was refused: {why}", run.row().reason or "")
     with pytest.raises(fanin.JobFailed, match=f"failed: step 'zählen': job .* was refused: {why}"):
         run.result("zählen")

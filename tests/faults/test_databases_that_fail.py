@@ -407,7 +407,14 @@ def test_a_bucket_that_cannot_be_written_does_not_hold_up_what_was_settled_in_an
         holder: Any = type(
             "Holder",
             (),
-            {"store": store, "tasks": app.tasks, "url": app.url, "schedules": app.schedules, "effects": app.effects},
+            {
+                "store": store,
+                "tasks": app.tasks,
+                "url": app.url,
+                "schedules": app.schedules,
+                "effects": app.effects,
+                "max_parts": app.max_parts,
+            },
         )()
         jobs = [app.map(app.tasks["square"], range(30)) for _ in range(6)]
         assert {app.store.bucket(job.id) for job in jobs} == {0, 1}

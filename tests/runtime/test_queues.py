@@ -212,7 +212,14 @@ def test_reports_outlive_a_database_that_is_away_and_none_is_said_twice(app: fan
     holder: Any = type(
         "Holder",
         (),
-        {"store": flaky, "tasks": app.tasks, "url": app.url, "schedules": app.schedules, "effects": app.effects},
+        {
+            "store": flaky,
+            "tasks": app.tasks,
+            "url": app.url,
+            "schedules": app.schedules,
+            "effects": app.effects,
+            "max_parts": app.max_parts,
+        },
     )()
     listener = lambda report, answer: heard.append((report.claim.idx, answer.verdict.value))  # noqa: E731
     with working(holder, concurrency=4, on_part=listener):

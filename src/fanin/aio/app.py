@@ -211,6 +211,7 @@ class AsyncApp:
         if stream:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
+            check_quorum(quorum, new.width or self.max_parts)
             await self._feed(new, _encoded(items, encoder(task, new)))
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
@@ -247,6 +248,7 @@ class AsyncApp:
         self._app._maker.own(task)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         width = check_grows(grows, self.max_parts)
+        check_quorum(quorum, width or self.max_parts)
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[AsyncOpenJob]:

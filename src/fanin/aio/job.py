@@ -170,7 +170,7 @@ class AsyncJob:
         reason: str | None = None,
         by: str | None = None,
     ) -> int:
-        check_parts(parts)
+        parts = check_parts(parts)
         allowance = None if attempts is None else check_attempts(attempts)
         done = deed(by, reason)
         row = await self.row()

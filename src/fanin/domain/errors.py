@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+SHOWN_CHARS = 80
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a message: the beginning of a long one."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
 
 class FaninError(Exception):
     """The root of everything that fanin raises on purpose."""

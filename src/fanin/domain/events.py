@@ -9,7 +9,7 @@ import msgspec
 
 from fanin.domain import limits, states
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 
 TYPE_PREFIX = "fanin."
 CONTENT_TYPE = "application/json"
@@ -140,10 +140,12 @@ class Events:
     __slots__ = ("failures", "progress")
 
     def __init__(self, failures: bool = False, progress: Duration | None = None) -> None:
+        if type(failures) is not bool:
+            raise BadOption(f"failures={shown(failures)}: give True or False")
         every = None if progress is None else seconds(progress, "progress")
         if every is not None and every < limits.PROGRESS_SECONDS_MIN:
             raise BadOption(f"progress={progress!r}: give at least {limits.PROGRESS_SECONDS_MIN:g} seconds")
-        self.failures = bool(failures)
+        self.failures = failures
         self.progress = every
 
 

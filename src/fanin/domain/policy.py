@@ -211,13 +211,14 @@ def make_stale(stale_after: Duration | None, stale: str) -> tuple[float | None, 
     """What is kept of the options ``stale_after`` (in seconds then) and ``stale``. Raises `BadOption`."""
     if stale not in STALE:
         raise BadOption(f"stale={stale!r}: give one of {', '.join(STALE)}")
-    if stale_after is None and stale != "run":
+    after = None if stale_after is None else seconds(stale_after, "stale_after")
+    if after is None and stale != "run":
         raise BadOption(f"stale={stale!r}: say from which age on, as in stale_after='1h'")
-    if stale_after is None:
+    if after is None:
         return None, None
     if stale == "run":
         raise BadOption(f"stale_after={stale_after!r}: say what follows, stale='skip' or 'fail'")
-    return seconds(stale_after, "stale_after"), stale
+    return after, stale
 
 
 def make_policy(
@@ -246,4 +247,6 @@ def make_policy(
 
 def check_quorum(quorum: int | None, parts: int) -> None:
     if quorum is not None and quorum > parts:
-        raise BadOption(f"quorum={quorum} of {parts} parts can never be reached. Nothing was written")
+        raise BadOption(
+            f"quorum={quorum} of {parts} parts can never be reached: give a smaller one. Nothing was written"
+        )

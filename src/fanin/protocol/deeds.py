@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 from fanin.protocol.steps import Room, Txn
 
 SQL = Room("deeds")
@@ -22,9 +22,12 @@ class Deed(NamedTuple):
 
 def deed(who: str | None = None, reason: str | None = None) -> Deed:
     """Raises `BadOption` for a text that is too long or cannot be stored."""
-    for name, text, limit in (("by", who, limits.NAME_CHARS), ("reason", reason, limits.REASON_CHARS)):
-        if text is not None and (len(text) > limit or not _storable(text)):
-            raise BadOption(f"{name}={text[:40]!r}…: use at most {limit} characters, no NUL or lone surrogate")
+    texts: tuple[tuple[str, Any, int], ...] = (("by", who, limits.NAME_CHARS), ("reason", reason, limits.REASON_CHARS))
+    for name, text, limit in texts:
+        if text is not None and not (isinstance(text, str) and len(text) <= limit and storable(text)):
+            raise BadOption(f"{name}={shown(text)}: use a text of at most {limit} characters, no NUL or lone surrogate")
+    if who == "":
+        raise BadOption("by='': give the name of the one who does it, or None for the user of this process")
     return Deed(identity.new_claim_id(), who, reason)
 
 
@@ -42,5 +45,6 @@ def written(bucket: int, of: str, done: Deed) -> Txn[int | None]:
     return int(rows[0][0]) if rows else None
 
 
-def _storable(text: str) -> bool:
+def storable(text: str) -> bool:
+    """Whether any database can hold it."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)

@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 from fanin.domain.policy import Backoff
 from fanin.runtime.codec import Signature
 from fanin.runtime.effects import EffectHandler, Handlers
@@ -54,16 +54,20 @@ class Task(Generic[P, R]):
         give_up_on: Filter = (),
         item_key: Callable[[Any], str] | None = None,
     ) -> None:
+        if not callable(function):
+            raise BadOption(
+                f"{shown(function)} is no function: use @app.task, or @app.task(…) with options by their names"
+            )
         functools.update_wrapper(self, function)
         self.function = function
-        self.name = check_name(name or f"{_module_of(function)}.{function.__qualname__}", "task name")
+        self.name = check_name(_name_of(function) if name is None else name, "task name")
         self.attempts = check_attempts(attempts)
         self.lease = check_lease(seconds(lease, "lease"))
         self.timeout = None if timeout is None else seconds(timeout, "timeout")
         if self.timeout == 0:
             raise BadOption("timeout=0: give a time above zero, or None for no limit")
         is_async = inspect.iscoroutinefunction(function)
-        self.mode = mode or ("async" if is_async else "thread")
+        self.mode = ("async" if is_async else "thread") if mode is None else mode
         if self.mode not in MODES or is_async != (self.mode == "async"):
             kind = "async def" if is_async else "def"
             raise BadOption(
@@ -93,6 +97,12 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    if not hasattr(function, "__qualname__"):  # such as an instance that can be called
+        raise BadOption(f"{shown(function)} has no name of its own: give its task one, @app.task(name=…)")
+    return f"{_module_of(function)}.{function.__qualname__}"
 
 
 def _module_of(function: Callable[..., object]) -> str:
@@ -128,12 +138,12 @@ class Application(Protocol):
 
 def check_name(value: str, what: str) -> str:
     """A name that fits everywhere it goes: columns, notifications, logs. Raises `BadOption`."""
-    return _check_text(value, f"{what} {value!r}", limits.NAME_CHARS)
+    return _check_text(value, f"{what} {shown(value)}", limits.NAME_CHARS)
 
 
 def check_key(value: str | None) -> str | None:
     """The key of a job or a flow. Raises `BadOption`."""
-    return None if value is None else _check_text(value, f"key={value!r}", limits.KEY_CHARS)
+    return None if value is None else _check_text(value, f"key={shown(value)}", limits.KEY_CHARS)
 
 
 def _check_text(value: Any, said: str, most: int) -> str:
@@ -144,7 +154,7 @@ def _check_text(value: Any, said: str, most: int) -> str:
 
 def check_attempts(value: int) -> int:
     if type(value) is not int or not 1 <= value <= limits.ATTEMPTS:
-        raise BadOption(f"attempts={value!r}: give a whole number from 1 to {limits.ATTEMPTS}")
+        raise BadOption(f"attempts={shown(value)}: give a whole number from 1 to {limits.ATTEMPTS}")
     return value
 
 
@@ -158,7 +168,9 @@ def check_filter(value: Filter, what: str) -> tuple[type[BaseException], ...]:
 
 def check_priority(value: int) -> int:
     if type(value) is not int or abs(value) > limits.PRIORITY_MAX:
-        raise BadOption(f"priority={value!r}: give a whole number from -{limits.PRIORITY_MAX} to {limits.PRIORITY_MAX}")
+        raise BadOption(
+            f"priority={shown(value)}: give a whole number from -{limits.PRIORITY_MAX} to {limits.PRIORITY_MAX}"
+        )
     return value
 
 

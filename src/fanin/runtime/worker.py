@@ -14,9 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from fanin.domain import limits
-from fanin.domain.errors import BadOption, Unavailable
+from fanin.domain.durations import Duration, seconds
+from fanin.domain.errors import BadOption, Unavailable, shown
 from fanin.domain.model import Claim, Report, Settled
 from fanin.protocol import lease, read
 from fanin.protocol.steps import Txn
@@ -30,7 +32,7 @@ from fanin.runtime.pace import HOARD_SECONDS, LINGER_SECONDS, Pace
 from fanin.runtime.performer import Performer
 from fanin.runtime.schedule import schedulers
 from fanin.runtime.settling import Settling, tell
-from fanin.runtime.task import Application
+from fanin.runtime.task import Application, check_name
 from fanin.runtime.upkeep import Upkeep
 from fanin.stores.base import Bell
 
@@ -42,6 +44,22 @@ ALONE_SECONDS = 10.0
 """A part that is to be run alone waits so long for the others to end, then it is given back."""
 
 OnPart = Callable[[Report, Settled], None]
+
+
+def _queues(app: Application) -> list[str]:
+    return sorted({"default", *(task.queue for task in app.tasks.values())})
+
+
+def _named(queues: Any) -> list[str]:
+    """The queues that a worker was given. Raises `BadOption`."""
+    if isinstance(queues, str) or not isinstance(queues, Sequence) or not queues:
+        like = [queues] if isinstance(queues, str) and queues else ["default"]
+        raise BadOption(f"queues={shown(queues)}: give a list of names, as in queues={shown(like)}, or None for all")
+    return [check_name(queue, "queue of queues=") for queue in queues]
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{random.randrange(16**4):04x}"
 
 
 class Worker:
@@ -60,15 +78,15 @@ class Worker:
         concurrency: int = 4,
         name: str | None = None,
         batch: int = limits.CLAIM_PARTS,
-        grace: float = GRACE_SECONDS,
+        grace: Duration = GRACE_SECONDS,
         on_part: OnPart | None = None,
-        retain: float | None = None,
+        retain: Duration | None = None,
     ) -> None:
         refuse_while_starting("no worker was started")
-        if concurrency < 1:
-            raise BadOption(f"concurrency={concurrency}: at least 1 handler must be able to run")
-        if not 1 <= batch <= limits.CLAIM_PARTS:
-            raise BadOption(f"batch={batch}: give 1 to {limits.CLAIM_PARTS}")
+        if type(concurrency) is not int or concurrency < 1:
+            raise BadOption(f"concurrency={shown(concurrency)}: at least 1 handler must be able to run, give a number")
+        if type(batch) is not int or not 1 <= batch <= limits.CLAIM_PARTS:
+            raise BadOption(f"batch={shown(batch)}: give 1 to {limits.CLAIM_PARTS}")
         if not app.tasks and not app.effects:
             raise BadOption("the application has no tasks: decorate a function with @app.task before starting a worker")
         if any(task.mode == "process" for task in app.tasks.values()):
@@ -76,15 +94,13 @@ class Worker:
         self.store = app.store
         self._schedules = app.schedules
         self.tasks = tasks_of(app)
-        if isinstance(queues, str):
-            raise BadOption(f"queues={queues!r}: give a list of names, as in queues=[{queues!r}]")
-        self.queues = list(queues or sorted({"default", *(task.queue for task in app.tasks.values())}))
+        self.queues = _queues(app) if queues is None else _named(queues)
         self.concurrency = concurrency
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(16**4):04x}"
+        self.name = _own_name() if name is None else check_name(name, "worker name")
         self.batch = batch
-        self.grace = grace
+        self.grace = seconds(grace, "grace")
         self.on_part = on_part
-        self.retain = retain
+        self.retain = None if retain is None else seconds(retain, "retain")
         leases = {task.name: task.lease for task in self.tasks.values()}
         self._performer = Performer(self.store, app.effects, self.name) if app.effects else None
         self._settling = Settling(self.store, self.queues, leases, self.name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from urllib.parse import urlsplit
 
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 from fanin.stores.base import Bell, Store
 
 DEFAULT_URL = "sqlite:///fanin.db"
@@ -21,7 +22,14 @@ def open_store(url: str | None = None) -> Store:
 
     Nothing is connected yet; the first use does that. Raises `BadOption` for another kind of URL.
     """
-    url = url or default_url()
+    if url is None:
+        url = default_url()
+    given: Any = url
+    if not isinstance(given, str) or not given:
+        raise BadOption(
+            f"url={shown(url)}: give sqlite:///file.db or postgresql://user@host/database, or None for the one that "
+            f"FANIN_URL names, else {DEFAULT_URL}"
+        )
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         from fanin.stores.sqlite import SqliteStore
