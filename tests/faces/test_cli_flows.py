@@ -275,7 +275,7 @@ def test_the_story_of_a_flow_says_why_a_step_was_skipped_or_undone(app: fanin.Ap
     app.run_worker(until_idle=True)
     assert [line.text for line in cancelled.explain().timeline][
         -1
-    ] == "run 1 ended: cancelled: enough; its event is waiting"
+    ] == "run 1 ended: cancelled (1 failed, 1 skipped): enough; its event is waiting"
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["show", "--part", "0"], ["explain", "--part", "0"]])

@@ -74,7 +74,8 @@ class Undo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class FlowRow(msgspec.Struct, frozen=True):
     """A flow as it stands in the database. ``running`` counts the steps (or undos) whose job goes on; ``failures`` the
-    steps that failed without another that provides for it; ``cause`` says why it did not complete."""
+    steps that failed without another that provides for it; ``cause`` says why it did not complete, and ``reason`` more,
+    for people: the first reason, which an undo that fails does not change."""
 
     id: str
     bucket: int
@@ -99,7 +100,7 @@ class FlowRow(msgspec.Struct, frozen=True):
 
 class StepRow(msgspec.Struct, frozen=True):
     """A step as it stands in the database. ``after`` and ``needs``: the numbers of the steps before it, and how many of
-    them have not ended."""
+    them have not ended. ``note``: what a person said of its undo, or why that has failed."""
 
     n: int
     name: str

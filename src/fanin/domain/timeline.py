@@ -11,8 +11,9 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
     ``what`` is ``created``, ``first``, ``last`` (part that ended), ``retried``, ``failed``, ``released``,
     ``lease_lost``, ``refused``, ``stopped``, ``paused``, ``resumed``, ``skipped``, ``finished``, ``cancelled``,
     ``redriven``, ``repaired``, ``damaged``, ``ended``, ``published``, ``successor``, ``child``, ``now``, or ``more``:
-    ``count`` lines like the one before were left out. ``holder`` is the attempt that held the part when a report of
-    ``attempt`` was refused.
+    ``count`` lines like the one before were left out. Of a flow also ``undone``, ``nothing_to_undo``, ``not_undone``
+    and ``undo_again``: what a person did to a step. ``worker`` is who did it. ``holder`` is the attempt that held the
+    part when a report of ``attempt`` was refused.
     """
 
     at: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -64,9 +65,9 @@ def _place(known: KnownFlow, moments: Sequence[Moment]) -> Callable[[Moment], tu
 
     def place(one: Moment) -> tuple[float, int]:
         if one.what == "ended":
-            return one.at, 4
+            return one.at, 5
         if one.what == "redriven" and one.job is not None:
-            return min((line[0] for line in lines if line[2] == one.what and line[0] >= one.at), default=one.at), 1
+            return one.at, 4
         if one.worker is None and (one.what in (*KINDS, "successor") or one.what == "skipped"):
             # When a flow has ended nothing of it runs: what ends afterwards ended it, unless somebody let it go on.
             last = max((at for at in ends if at <= one.at), default=None)
@@ -99,17 +100,17 @@ def _deeds(known: KnownFlow) -> Iterator[Moment]:
     for step, job_id, undo in _begun(known):
         what = f"{'the undo of ' if undo else ''}step {step.name}"
         for of_id in dict.fromkeys((job_id, known.jobs[job_id].meant)):
-            lines = [line for line in known.deeds.get(of_id, ()) if _worth_telling(line, undo)]
+            lines = [line for line in known.deeds.get(of_id, ()) if _worth_telling(line)]
             yield from deeds(lines, partial(_of_job, what), known.jobs[job_id].meant)
 
 
-def _worth_telling(line: Row, undo: bool) -> bool:
-    """Not what a deed to the flow has done: it cancels jobs under nobody's name, and runs undos again."""
-    return not (line[2] == "cancelled" and line[3] is None) and not (line[2] == "redriven" and undo)
+def _worth_telling(line: Row) -> bool:
+    """Not what a deed to the flow has done: it cancels jobs under nobody's name, and runs them again."""
+    return not (line[2] == "cancelled" and line[3] is None) and line[2] != "redriven"
 
 
 def _of_job(what: str, idx: int | None, deed: str) -> str:
-    return f"{what} runs again, asked for" if deed == "redriven" else f"{what}: {part_deed(idx, deed)}"
+    return f"{what}: {part_deed(idx, deed)}"
 
 
 def _begun(known: KnownFlow) -> Iterator[tuple[StepRow, str, bool]]:
@@ -127,6 +128,8 @@ def _jobs(known: KnownFlow) -> Iterator[Moment]:
         named = f"job {ran.meant[:SHORT]}"
         task = plan.task if plan is not None else step.spec.spec.task
         yield Moment(ran.began, "child", f"{what} started: {named} of {task}", job=ran.meant)
+        if not undo:
+            yield from _again(known, step, job_id)
         before = 0.0
         for at, facts in _ends(known, job_id):
             inner = [found for made, found in _ends(known, ran.meant) if before < made <= at]
@@ -134,6 +137,20 @@ def _jobs(known: KnownFlow) -> Iterator[Moment]:
             why, before = f": {told['reason']}" if told["reason"] else "", at
             kind = KINDS.get(told["status"], "successor")
             yield Moment(at, kind, f"{what} ended: {named} {told['status']}{why}", job=ran.meant, run=told["run"])
+
+
+def _again(known: KnownFlow, step: StepRow, job_id: str) -> Iterator[Moment]:
+    """When a step began again: with the redrive of the flow, or when those before it had ended once more."""
+    ends, ran = _ends(known, job_id), known.jobs[job_id]
+    redrives = [line[0] for line in known.deeds.get(known.row.id, ()) if line[2] == "redriven"]
+    jobs = {one.n: one.job_id for one in known.steps}
+    first = [at for n in step.after for at, _ in _ends(known, jobs[n] or "")]
+    for (at, facts), until in zip(ends, [*(later for later, _ in ends[1:]), math.inf], strict=True):
+        begun = next((one for one in redrives if at < one <= until), None)
+        if begun is not None and (until < math.inf or ran.ended is None):
+            begun = max([begun, *(one for one in first if begun < one <= until)])
+            what = f"step {step.name} runs again"
+            yield Moment(begun, "redriven", what, job=ran.meant, run=facts["run"] + 1)
 
 
 def _ends(known: KnownFlow, job_id: str) -> list[tuple[float, dict[str, Any]]]:
@@ -144,7 +161,8 @@ def _flow_ends(known: KnownFlow) -> Iterator[Moment]:
     """The ends of its runs, and when it came to need a person."""
     for kind, payload, at, status, published_at in known.ends.get(known.row.id, ()):
         facts = msgspec.json.decode(payload)
-        text = f"run {facts['run']} ended: {facts['status']}"
+        counts = ", ".join(f"{count} {state}" for state, count in facts["steps"].items())
+        text = f"run {facts['run']} ended: {facts['status']} ({counts})"
         if kind == "flow.needs_attention":
             wanted = [name for name, state in facts["notable"].items() if state in STEP_STUCK]
             text = f"run {facts['run']} needs a person for step {', '.join(wanted)}"
