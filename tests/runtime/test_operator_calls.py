@@ -165,6 +165,9 @@ def test_a_worker_whose_handler_thread_breaks_ends_instead_of_holding_its_parts_
         worker.run(until_idle=True)
 
 
+DAY = 86_400.0
+
+
 def now(job: fanin.Job) -> str:
     moment = job.explain().timeline[-1]
     assert moment.what == "now"
@@ -179,17 +182,17 @@ def test_explain_says_how_the_live_parts_stand(app: fanin.App) -> None:
         return number
 
     job = app.map(work, range(5), queue="slow ones")
-    assert now(job) == "now running: 5 parts ready, the first of them for 0.0 s"
-    clock.advance(300)
+    assert now(job).startswith("now running: 5 parts ready, the first of them for ")
+    clock.advance(2 * DAY)
     assert now(job) == (
-        "now running: 5 parts ready, the first of them for 5 m; "
+        "now running: 5 parts ready, the first of them for 2 d; "
         "it seems that no worker of queue slow ones has time and knows the task part of it"
     )
     held = claim(app.store, 2, queue="slow ones", tasks=["part of it"])
-    assert now(job) == "now running: 2 parts in hand, 3 parts ready, the first of them for 5 m"
-    settle(app.store, retried(held[0], delay=30.0))
-    in_hand, ready = "1 part in hand", "3 parts ready, the first of them for 5 m"
-    assert now(job) == f"now running: {in_hand}, {ready}, 1 part due later, the first of them in 30 s"
+    assert now(job) == "now running: 2 parts in hand, 3 parts ready, the first of them for 2 d"
+    settle(app.store, retried(held[0], delay=3 * DAY + 1_800))
+    in_hand, ready = "1 part in hand", "3 parts ready, the first of them for 2 d"
+    assert now(job) == f"now running: {in_hand}, {ready}, 1 part due later, the first of them in 3 d"
     job.pause()
     assert now(job) == "now running: 1 part in hand, 4 parts held back: the job is paused"
     job.cancel()
