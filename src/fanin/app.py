@@ -22,6 +22,7 @@ from fanin.flow import Flow, FlowRun
 from fanin.job import Job
 from fanin.opened import OpenJob, Producer
 from fanin.protocol import flow, read, signals
+from fanin.runtime.codec import check_items
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow
 from fanin.runtime.listeners import Listeners, sample
@@ -285,7 +286,7 @@ class App:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
             check_quorum(quorum, new.width or self.max_parts)
-            self._feed(new, map(encoder(task, new), items, itertools.count()))
+            self._feed(new, map(encoder(task, new), check_items(items), itertools.count()))
         else:
             spool = Spool(encoded(task, new, items), limits.TREE_PARTS if split else self.max_parts)
             check_quorum(quorum, new.width or len(spool))
@@ -365,7 +366,7 @@ class App:
         run: bool = False,
     ) -> Job:
         """`submit` with the options of `map` that make sense for one part."""
-        payload = self._maker.own(task).signature.encode_call(tuple(args), kwargs or {})
+        payload = self._maker.own(task).signature.encode_call(args, {} if kwargs is None else kwargs)
         new = self._maker.new_job(
             task, Policy(), then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
             queue=queue, priority=priority, delay=delay, stripes=1, meta=meta, events=events,

@@ -11,6 +11,7 @@ from fanin.domain import limits
 from fanin.domain.errors import FaninError, Refused
 from fanin.domain.model import NewJob
 from fanin.job import Job
+from fanin.runtime.codec import check_items
 from fanin.runtime.payloads import Feed, Wanted
 from fanin.runtime.task import Application
 
@@ -104,7 +105,7 @@ class OpenJob(Job):
 
     def extend(self, items: Iterable[Any]) -> bool:
         """`add` each. Stops reading ``items`` when the job has ended, and returns False then."""
-        return all(self.add(item) for item in items)
+        return all(self.add(item) for item in check_items(items))
 
     def flush(self) -> None:
         """Write what was added and not written yet."""

@@ -12,7 +12,7 @@ import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption, NotAllowedNow, UnknownSchedule
+from fanin.domain.errors import BadOption, NotAllowedNow, UnknownSchedule, shown
 from fanin.domain.model import Firing, ScheduleRow
 from fanin.domain.policy import check_quorum
 from fanin.domain.timing import Rule, Timing, soon
@@ -234,19 +234,18 @@ def _payloads(
         return lambda slot: [alone]
     if not callable(items):
         if not isinstance(items, Iterable):
-            raise BadOption(f"items={items!r}: give a list, or a function that returns the items of a slot")
-        listed = [signature.encode_item(item, n) for n, item in enumerate(items)]
+            raise BadOption(f"items={shown(items)}: give a list, or a function that returns the items of a slot")
+        listed = list(signature.encode_items(items))
         return lambda slot: listed
     if inspect.iscoroutinefunction(items) or isinstance(items, Task):
-        raise BadOption(f"items={items!r}: give a list, or a plain function that returns the items of a slot")
+        raise BadOption(f"items={shown(items)}: give a list, or a plain function that returns the items of a slot")
     takes_slot = bool(inspect.signature(items).parameters)
     try:
         inspect.signature(items).bind(*([None] if takes_slot else []))
     except TypeError:
-        raise BadOption(f"items={items!r}: the function takes the slot, or nothing") from None
+        raise BadOption(f"items={shown(items)}: the function takes the slot, or nothing") from None
 
     def called(slot: datetime) -> Iterable[str]:
-        found = items(slot) if takes_slot else items()
-        return (signature.encode_item(item, n) for n, item in enumerate(found))
+        return signature.encode_items(items(slot) if takes_slot else items())
 
     return called

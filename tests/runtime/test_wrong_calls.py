@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import fanin
+from fanin.runtime.fanout import FanOut
 from fanin.runtime.worker import Worker
 
 NOWHERE = "sqlite:///never-opened.db"
@@ -84,3 +86,82 @@ def test_an_option_that_cannot_be_meant_is_refused_and_not_left_out(
     assert said in str(refused.value)
     assert "use" in str(refused.value) or "give" in str(refused.value) or "say" in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+SINGLE: list[Any] = ["abc", b"abc", bytearray(b"abc"), {"a": 1}, None, 3]
+"""What is no list of items, though some of it can be read like one."""
+
+GIVEN: dict[str, Callable[[fanin.App, Any, Any], Any]] = {
+    "map": lambda app, work, items: app.map(work, items),
+    "map that grows": lambda app, work, items: app.map(work, items, grows=True),
+    "map stream": lambda app, work, items: app.map(work, items, stream=True),
+    "flow.map": lambda app, work, items: app.flow("f").map(work, items),
+    "fan_out": lambda app, work, items: FanOut.of(work, items),
+    "submit_with args": lambda app, work, items: app.submit_with(work, items),
+}
+
+
+@pytest.mark.parametrize("call", GIVEN)
+def test_a_single_value_is_not_taken_for_a_list_of_items(
+    declared: tuple[fanin.App, fanin.Task[..., Any]], call: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app, _ = declared
+    anything = app.task(name="anything")(lambda item: 1)
+    for items in SINGLE:
+        with pytest.raises(fanin.BadPayload, match=r"(items|args)=.*: give .*list"):
+            GIVEN[call](app, anything, items)
+    with pytest.raises(fanin.BadPayload, match=r"='abc' .* characters: give it in a list, \['abc'\], .* list\(…\)"):
+        GIVEN[call](app, anything, "abc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_schedule_takes_no_single_value_for_a_list_of_items(
+    declared: tuple[fanin.App, fanin.Task[..., Any]],
+) -> None:
+    app, _ = declared
+    anything = app.task(name="anything")(lambda item: 1)
+    for items in SINGLE[:4]:
+        with pytest.raises(fanin.BadPayload, match=r"items=.*: give it in a list"):
+            app.schedule("listed", "@daily", anything, items)
+        made = app.schedule(f"called {items}", "@daily", anything, lambda slot, given=items: given)
+        with pytest.raises(fanin.BadPayload, match=r"items=.*: give it in a list"):
+            made._spool(0.0)
+
+
+def test_an_open_job_takes_no_single_value_for_a_list_of_items(app: fanin.App) -> None:
+    anything = app.task(name="anything")(lambda item: 1)
+    with app.open(anything) as job:
+        for items in SINGLE:
+            with pytest.raises(fanin.BadPayload, match=r"items=.*: give .*list"):
+                job.extend(items)
+        job.extend(["abc"])
+    assert job.progress().total == 1
+
+
+async def _refused_async(url: str) -> int:
+    async with fanin.AsyncApp(url) as app:
+        anything = app.task(name="anything")(lambda item: 1)
+        async with app.open(anything) as job:
+            for items in SINGLE:
+                for call in (job.extend(items), app.map(anything, items, stream=True), app.map(anything, items)):
+                    with pytest.raises(fanin.BadPayload, match=r"items=.*: give .*list"):
+                        await call
+        return len(await app.jobs())
+
+
+def test_an_async_application_takes_no_single_value_for_a_list_of_items(migrated_url: str) -> None:
+    assert asyncio.run(_refused_async(migrated_url)) == 1
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_part_takes_no_single_value_for_the_items_that_it_spawns(app: fanin.App, now: bool) -> None:
+    @app.task(attempts=1)
+    def work(item: Any) -> int:
+        for items in SINGLE:
+            with pytest.raises(fanin.BadPayload, match=r"items=.*: give .*list"):
+                fanin.current().spawn(items, now=now)
+        return 1
+
+    job = app.map(work, [1], grows=True, run=True)
+    assert job.result(90) == [1]

@@ -25,6 +25,7 @@ from fanin.domain.purged import Purged
 from fanin.domain.repairs import Repaired
 from fanin.domain.signals import Signals
 from fanin.protocol import read, signals
+from fanin.runtime.codec import check_items
 from fanin.runtime.effects import CALL_SECONDS, EffectHandler
 from fanin.runtime.fanout import batched, check_overflow
 from fanin.runtime.making import check_grows, encoded, encoder
@@ -212,7 +213,8 @@ class AsyncApp:
             if within is not None:
                 raise BadOption("stream=True writes in several transactions, within= asks for one: choose")
             check_quorum(quorum, new.width or self.max_parts)
-            await self._feed(new, _encoded(items, encoder(task, new)))
+            ready = items if isinstance(items, AsyncIterable) else check_items(items)
+            await self._feed(new, _encoded(ready, encoder(task, new)))
         else:
             listed = [item async for item in items] if isinstance(items, AsyncIterable) else items
             spool = Spool(encoded(task, new, listed), limits.TREE_PARTS if split else self.max_parts)
@@ -285,7 +287,7 @@ class AsyncApp:
         run: bool = False,
     ) -> AsyncJob:
         """See `App.submit_with`."""
-        payload = self._app._maker.own(task).signature.encode_call(tuple(args), kwargs or {})
+        payload = self._app._maker.own(task).signature.encode_call(args, {} if kwargs is None else kwargs)
         new = await self._new(
             task, Policy(), then=then, key=key, give_up_after=give_up_after, give_up_at=give_up_at, attempts=attempts,
             queue=queue, priority=priority, delay=delay, stripes=1, meta=meta, events=events,

@@ -19,7 +19,7 @@ from fanin.job import Job, check_parts, check_whole, deed, result_text
 from fanin.opened import Producer
 from fanin.protocol import close, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
-from fanin.runtime.codec import Codec
+from fanin.runtime.codec import Codec, check_items
 from fanin.runtime.joined import first_failure, value_of
 from fanin.runtime.outputs import LARGE, Output
 from fanin.runtime.patience import Patience
@@ -258,7 +258,7 @@ class AsyncOpenJob(AsyncJob):
                 if not await self.add(item):
                     return False
         else:
-            for item in items:
+            for item in check_items(items):
                 if not await self.add(item):
                     return False
         return True

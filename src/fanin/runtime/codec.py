@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
-from fanin.domain.errors import BadPayload
+from fanin.domain.errors import BadPayload, shown
 
 _ANYTHING = (Any, object, inspect.Parameter.empty)
 _PLAIN = (*_ANYTHING, list, dict, tuple)
@@ -130,9 +130,10 @@ class Signature:
 
     def encode_items(self, items: Iterable[Any]) -> Iterator[str]:
         """`encode_item` for each. Reads a little ahead: plain values are encoded and checked many at once."""
+        return self._encode_items(check_items(items))
+
+    def _encode_items(self, items: Iterable[Any]) -> Iterator[str]:
         number = 0
-        if not isinstance(items, Iterable):
-            raise BadPayload(f"items={items!r}: give a list or another iterable, of one item for each part")
         for batch, plain in _plain_runs(items):
             texts = self.require_one("as a map needs").encode_plain(batch) if plain else None
             if texts is not None:
@@ -155,9 +156,10 @@ class Signature:
     def __str__(self) -> str:
         return re.sub(r"\bfanin\.runtime\.\w+\.", "fanin.", str(self._signature))
 
-    def encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def encode_call(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload of a single call. Raises `BadPayload` if the arguments do not fit the signature."""
-        return encode({"call": self._named_values(args, kwargs, self._signature)}, *self._what)
+        given = tuple(check_items(args, "args"))
+        return encode({"call": self._named_values(given, kwargs, self._signature)}, *self._what)
 
     def encode_rest(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The arguments beside the `Joined` ones, by name. Raises `BadPayload` if they do not fit the signature."""
@@ -217,6 +219,22 @@ class Signature:
             else:
                 args.append(self._parameters[name].decode(text))
         return args, kwargs
+
+
+def check_items(items: Iterable[Any], name: str = "items") -> Iterable[Any]:
+    """The same items. Raises `BadPayload` for what is no iterable, and for one that is rather a single value."""
+    if not isinstance(items, Iterable):
+        raise BadPayload(f"{name}={shown(items)}: give a list or another iterable, such as [{shown(items)}] for one")
+    if isinstance(items, str | bytes | bytearray):
+        pieces = "characters" if isinstance(items, str) else "bytes"
+    elif isinstance(items, Mapping):
+        pieces = "keys"
+    else:
+        return items
+    raise BadPayload(
+        f"{name}={shown(items)} would be taken by its {pieces}: give it in a list, [{shown(items)}], if it is one, or "
+        f"list(…) if its {pieces} are meant"
+    )
 
 
 def _plain_runs(items: Iterable[Any]) -> Iterator[tuple[list[Any], bool]]:

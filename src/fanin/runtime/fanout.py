@@ -66,7 +66,7 @@ class FanOut(msgspec.Struct, frozen=True):
         delay: Duration = 0.0,
         overflow: str = "refuse",
     ) -> FanOut:
-        """See `Part.fan_out`. Raises `BadOption`."""
+        """See `Part.fan_out`. Raises `BadOption`, `BadPayload`."""
         rank = task.priority if priority is None else check_priority(priority)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         return FanOut(

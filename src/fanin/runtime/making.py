@@ -16,7 +16,7 @@ from fanin.domain.model import JobRow, NewJob
 from fanin.domain.policy import Policy
 from fanin.protocol import read
 from fanin.runtime.children import refuse_while_starting
-from fanin.runtime.codec import encode
+from fanin.runtime.codec import check_items, encode
 from fanin.runtime.listeners import Listeners
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Wanted
@@ -154,7 +154,7 @@ def encoded(task: Task[..., Any], new: NewJob, items: Iterable[Any]) -> Iterable
     """What is written for the items: their payloads, and before each its key if the job grows."""
     if new.width is None:
         return task.signature.encode_items(items)
-    return map(encoder(task, new), items, itertools.count())
+    return map(encoder(task, new), check_items(items), itertools.count())
 
 
 def encoder(task: Task[..., Any], new: NewJob) -> Callable[[Any, int], Wanted]:

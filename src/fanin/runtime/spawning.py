@@ -10,7 +10,7 @@ from fanin.domain.errors import BadOption, LimitExceeded
 from fanin.domain.model import Claim
 from fanin.protocol import growth, read
 from fanin.protocol.growth import Item
-from fanin.runtime.codec import encode
+from fanin.runtime.codec import check_items, encode
 from fanin.runtime.payloads import bounded
 from fanin.runtime.task import Task
 from fanin.stores.base import Store
@@ -56,6 +56,7 @@ class Spawns:
 
     def _wanted(self, items: Iterable[Any], key: Key) -> Iterator[Item]:
         assert self._task is not None, "a part whose handler runs knows its task"
+        items = check_items(items)
         if not self._grows:
             row = self._store.read(lambda: read.job(self._claim.bucket, self._claim.job_id))
             if row is None or row.width is None:
