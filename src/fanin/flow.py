@@ -9,7 +9,7 @@ import msgspec
 
 from fanin.domain import flows, identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
-from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, UnknownJob, shown
+from fanin.domain.errors import BadOption, JobFailed, LimitExceeded, NotAllowedNow, UnknownJob, shown
 from fanin.domain.flows import EXPAND, FlowProgress, FlowRow, Plan, StepRow, StepSpec, Undo
 from fanin.domain.model import NewJob, Spec
 from fanin.domain.policy import check_quorum, make_policy, make_stale
@@ -22,6 +22,7 @@ from fanin.runtime.codec import encode
 from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.flow_timeline import flow_explanation
 from fanin.runtime.joined import first_failure
+from fanin.runtime.part import next_flow_id, running_part
 from fanin.runtime.patience import Patience
 from fanin.runtime.payloads import Spool
 from fanin.runtime.successor import SUCCESSOR_PRIORITY
@@ -90,6 +91,12 @@ class Flow:
         self._fail_fast = fail_fast
         self._meta = None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES)
         self._steps: dict[str, Step] = {}
+        self._started = False
+        self._part = running_part()
+        if self.key is not None:
+            self._id = identity.keyed_flow_id(self.key)
+        else:
+            self._id = identity.new_job_id() if self._part is None else next_flow_id(self._part)
 
     def step(
         self,
@@ -114,8 +121,9 @@ class Flow:
         starts. stale_after, stale: if no worker has claimed it so long after all steps before it had ended, it is too
         old to start: ``"skip"`` it, or let it ``"fail"`` (default: it is run, however old).
 
-        Raises `BadOption`, `BadPayload`.
+        Raises `BadOption`, `BadPayload`, `NotAllowedNow` once the flow was started.
         """
+        self._check_open()
         self._app._maker.own(task)
         before = _steps(after)
         joins = task.signature.joins
@@ -167,6 +175,7 @@ class Flow:
 
         For the other options see `step` and `App.map`; undo is run for each part that has succeeded.
         """
+        self._check_open()
         self._app._maker.own(task)
         policy = msgspec.json.encode(make_policy(tolerate, fail_fast, sample, quorum, give_up)).decode()
         wait = None if give_up_after is None else seconds(give_up_after, "give_up_after")
@@ -201,6 +210,9 @@ class Flow:
         """Check the plan, write all of it in one transaction, and start the steps that stand first.
 
         within: a connection whose open transaction shall hold the flow. run: let `FlowRun.wait` run it in this process.
+        Said again, also after `Unavailable` or a transaction that was rolled back, it is the same flow. A flow without
+        a key that a handler declares is known by its place: the n-th that the part declares, in every attempt.
+
         Raises `BadOption`, `LimitExceeded`, `KeyConflict`, `NotAllowedNow` before anything is written.
         """
         new = self._new()
@@ -210,7 +222,19 @@ class Flow:
             self._app.store.run_in(within, flow.create(new))
         return FlowRun(self._app, new.id, run=run)
 
+    def _check_open(self) -> None:
+        if self._started:
+            raise NotAllowedNow(
+                f"flow {self.name!r} has been started, and its steps with it: declare all of them before start(), or "
+                "make another flow"
+            )
+
     def _new(self) -> NewFlow:
+        if self.key is None and running_part() not in (None, self._part):
+            raise BadOption(
+                f"flow {self.name!r} has no key and was not declared in the handler that starts it, so another attempt "
+                "could start another one: declare it there, or give it a key"
+            )
         if not self._steps:
             raise BadOption(f"flow {self.name!r} has no steps: declare them with flow.step and flow.map")
         if len(self._steps) > limits.FLOW_STEPS:
@@ -225,7 +249,7 @@ class Flow:
         for n, before in enumerate(named.values()):
             for one in before:
                 behind[one].append(n)
-        flow_id = identity.keyed_flow_id(self.key) if self.key is not None else identity.new_job_id()
+        flow_id = self._id
         bucket = self._app.store.bucket(flow_id)
         number = {name: n for n, name in enumerate(self._steps)}
         options: tuple[Any, ...] = (self._fail_fast, self._give_up, self._give_up_after)
@@ -244,10 +268,12 @@ class Flow:
             steps.append(
                 NewStep(n, name, step.condition, after, behind[name], spec, None if step.undo is None else undo, job_id)
             )
+        listeners = self._app._maker.heard_by()
+        self._started = True
         return NewFlow(
             id=flow_id, bucket=bucket, name=self.name, key=self.key, request_hash=hashed.hexdigest(), steps=steps,
             jobs=jobs, fail_fast=self._fail_fast, give_up_policy=self._give_up, give_up_after=self._give_up_after,
-            give_up_at=self._give_up_at, meta=self._meta, listeners=self._app._maker.heard_by(),
+            give_up_at=self._give_up_at, meta=self._meta, listeners=listeners,
         )  # fmt: skip
 
     def _named(self, one: Step | str, of: Step) -> str:
@@ -327,7 +353,8 @@ class FlowRun:
         for found in self.steps():
             if found.name == step:
                 if found.job_id is None:
-                    raise UnknownJob(f"step {step!r} of flow {self.id} is {found.status}: it has no job yet")
+                    yet = " yet" if found.status == "waiting" else ""
+                    raise UnknownJob(f"step {step!r} of flow {self.id} is {found.status}: it has no job{yet}")
                 return Job(self._app, self._made_by(found.job_id), run=self._run)
         raise UnknownJob(f"flow {self.id} has no step {step!r}: it has {', '.join(s.name for s in self.steps())}")
 
@@ -373,20 +400,22 @@ class FlowRun:
     def result(self, step: str | None = None, timeout: Duration | None = None) -> Any:
         """Wait, and return the result of a step: by default of the only one that no other follows.
 
-        Raises `JobFailed` if the flow did not complete, with the first failure, and `BadOption` if it is not clear
-        which step is meant.
+        Raises `JobFailed` if the flow did not complete, with the first failure, or if the step was skipped, and
+        `BadOption` if it is not clear which step is meant.
         """
         found = self.wait(timeout).row()
         if found.status != "completed":
             why = f"{found.reason or found.cause}{self._first_failure() if found.cause == 'failed' else ''}"
             raise JobFailed(f"flow {self.id} {found.status}: {why}{''.join(self._not_undone())}")
+        steps = self.steps()
         if step is None:
-            steps = self.steps()
             followed = {n for one in steps for n in one.after}
             last = [one.name for one in steps if one.n not in followed]
             if len(last) != 1:
                 raise BadOption(f"several steps are the last ones: {', '.join(last)}. Say which: result(step=…)")
             step = last[0]
+        if any(one.name == step and one.job_id is None for one in steps):
+            raise JobFailed(f"flow {self.id} completed, and its step {step!r} was skipped: it has no result")
         return self.job(step).result()
 
     def _first_failure(self) -> str:

@@ -477,3 +477,21 @@ def test_the_error_of_a_flow_that_was_stopped_names_no_failure(app: fanin.App, t
         run.result()
     with pytest.raises(fanin.BadOption, match="reason="):
         run.cancel("x" * 5_000)
+
+
+def test_the_result_of_a_step_that_was_skipped_is_refused_as_such(app: fanin.App, t: Any) -> None:
+    flow = app.flow("skips")
+    flow.step(t.note, "never", name="never", after=flow.step(t.note, "a", name="a"), on="failed")
+    run = flow.start()
+    with pytest.raises(fanin.UnknownJob, match=r"step 'never' of flow .* is waiting: it has no job yet$"):
+        run.job("never")
+    work(app)
+    assert (run.status, states(run)) == ("completed", {"a": "done", "never": "skipped"})
+    for step in (None, "never"):
+        with pytest.raises(fanin.JobFailed, match=f"flow {run.id} completed, and its step 'never' was skipped: it has"):
+            run.result(step)
+    with pytest.raises(fanin.UnknownJob, match=r"step 'never' of flow .* is skipped: it has no job$"):
+        run.job("never")
+    with pytest.raises(fanin.UnknownJob, match="has no step 'nowhere'"):
+        run.result("nowhere")
+    assert run.result("a") == "a"

@@ -67,6 +67,11 @@ def keyed_flow_id(key: str) -> str:
     return str(uuid.uuid5(JOB_SPACE, "flow/" + key))
 
 
+def child_flow_id(parent_id: str, idx: int, number: int) -> str:
+    """The id of flow ``number``, from 0, that the handler of part ``idx`` of ``parent_id`` declares: see `child_id`."""
+    return str(uuid.uuid5(JOB_SPACE, f"child-flow/{parent_id}/{idx}/{number}"))
+
+
 def step_id(flow_id: str, n: int) -> str:
     """The id of the job that runs step ``n`` of a flow, in every run of the flow."""
     return _relative(f"step/{flow_id}/{n}", flow_id, 0)

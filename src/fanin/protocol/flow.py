@@ -62,8 +62,8 @@ class NewFlow(msgspec.Struct, frozen=True):
 def create(flow: NewFlow) -> Txn[bool]:
     """Create the flow with all steps and the jobs of the first ones. True if it is new, False if it stands there.
 
-    Raises `KeyConflict` if the key stands for another content, `NotAllowedNow` while rows of a purged flow of this key
-    are left.
+    Raises `KeyConflict` if the key, or the place in a handler, stands for another content, `NotAllowedNow` while rows
+    of a purged flow of this id are left.
     """
     running = sum(step.job_id is not None for step in flow.steps)
     fresh = yield SQL.create_flow(
@@ -75,14 +75,17 @@ def create(flow: NewFlow) -> Txn[bool]:
         ((standing,),) = yield SQL.find_flow(bucket=flow.bucket, id=flow.id)
         if standing != flow.request_hash:
             raise KeyConflict(
-                f"the key {flow.key!r} was used before for another flow: choose another key, or ask for the "
+                f"flow {flow.id} was started before with other steps, items or options: ask for the same in every "
+                "attempt of the part, or give each flow a key"
+                if flow.key is None
+                else f"the key {flow.key!r} was used before for another flow: choose another key, or ask for the "
                 "same steps, items and options"
             )
         return False
-    if flow.key is not None and (yield SQL.rows_left(bucket=flow.bucket, id=flow.id)):
+    if (yield SQL.rows_left(bucket=flow.bucket, id=flow.id)):
         raise NotAllowedNow(
-            f"the flow of {flow.key!r} was purged, and its rows are still being removed: try again when `fanin purge` "
-            "is done, or choose another key"
+            f"the flow of {flow.key or flow.id!r} was purged, and its rows are still being removed: try again when "
+            "`fanin purge` is done" + (", or choose another key" if flow.key else "")
         )
     rows = [
         (

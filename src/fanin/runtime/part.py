@@ -32,7 +32,18 @@ class Part:
     """The part that the running handler works on. Valid until the handler returns."""
 
     # One is made for each part: what only some handlers need is made when they ask.
-    __slots__ = ("_called", "_children", "_claim", "_intents", "_lease", "_lost", "_spawns", "_store", "_task")
+    __slots__ = (
+        "_called",
+        "_children",
+        "_claim",
+        "_flows",
+        "_intents",
+        "_lease",
+        "_lost",
+        "_spawns",
+        "_store",
+        "_task",
+    )
 
     def __init__(self, claim: Claim, lease_seconds: float, store: Store, task: Task[..., Any] | None = None) -> None:
         self._claim = claim
@@ -41,6 +52,7 @@ class Part:
         self._task = task
         self._lost = False
         self._children = 0
+        self._flows = 0
         self._spawns: Spawns | None = None
         self._intents: dict[str, Intent] | None = None
         self._called: frozenset[str] = frozenset()
@@ -231,6 +243,12 @@ def next_child_id(part: Part) -> str:
     """The id of the next job without a key that the handler of ``part`` makes."""
     part._children += 1
     return identity.child_id(part.job_id, part.idx, part._children - 1)
+
+
+def next_flow_id(part: Part) -> str:
+    """The id of the next flow without a key that the handler of ``part`` declares."""
+    part._flows += 1
+    return identity.child_flow_id(part.job_id, part.idx, part._flows - 1)
 
 
 def intents_of(part: Part) -> tuple[Intent, ...]:
