@@ -138,8 +138,8 @@ class Part:
         all parts, which a successor gets as a `Joined`. options: ``then``, ``tolerate``, ``fail_fast``, ``sample``,
         ``quorum``, ``give_up_after``, ``give_up``, ``attempts``, ``queue``, ``priority`` and ``delay`` of `App.map`.
 
-        Raises `BadOption`, `BadPayload`. A job that may not be, because it is too wide or too deep or has an item that cannot be
-        stored, is written down as ``refused``, and the part has failed.
+        Raises `BadOption`, `BadPayload`. A job that may not be, because it is too wide or too deep or has an item that
+        cannot be stored, is written down as ``refused``, and the part has failed.
         """
         return FanOut.of(task, items, **options)
 
