@@ -40,6 +40,8 @@ PIECES = {
     "deeds.write_down": "close.cancel",
     "close.stop": "flow.end_running",
     "pause.came": "submit.append",
+    "pause.pause_row": "repair.mend",
+    "redrive.tell_again": "flow.run_again",
     "success.expect": "exchange.exchange",
     "success.end": "exchange.exchange",
     "advance.advance": "finish.settle",
