@@ -51,7 +51,7 @@ class App:
 
     def __init__(self, url: str | None = None, *, max_parts: int = limits.JOB_WIDTH_PARTS) -> None:
         if type(max_parts) is not int or not 1 <= max_parts <= limits.JOB_WIDTH_PARTS:
-            raise BadOption(f"max_parts={max_parts!r}: give a whole number from 1 to {limits.JOB_WIDTH_PARTS}")
+            raise BadOption(f"max_parts={shown(max_parts)}: give a whole number from 1 to {limits.JOB_WIDTH_PARTS}")
         self.store = open_store(url)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.effects: dict[str, EffectHandler] = {}
@@ -205,7 +205,7 @@ class App:
         from fanin.domain.timing import make_rule, make_timing
         from fanin.schedule import Schedule
 
-        if name in self.schedules:
+        if check_name(name, "schedule name") in self.schedules:
             raise BadOption(f"the schedule name {name!r} is taken: give one of the two another name")
         if len(self.schedules) >= limits.SCHEDULES:
             raise BadOption(f"{limits.SCHEDULES} schedules are declared, which is the limit")

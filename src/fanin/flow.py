@@ -18,7 +18,7 @@ from fanin.job import Job, LocalWorker, deed
 from fanin.protocol import deeds, explain, flow, read, watching
 from fanin.protocol.advance import made_by, payload_of
 from fanin.protocol.flow import NewFlow, NewStep
-from fanin.runtime.codec import encode
+from fanin.runtime.codec import encode_plain
 from fanin.runtime.fits import check_mapped, check_step, check_undo
 from fanin.runtime.flow_timeline import flow_explanation
 from fanin.runtime.joined import first_failure
@@ -82,14 +82,14 @@ class Flow:
         self._app = app
         self.name = check_name(name, "flow name")
         if give_up not in ("proceed", "abandon"):
-            raise BadOption(f"give_up={give_up!r}: 'proceed' (what is done stays) or 'abandon' (it is undone)")
+            raise BadOption(f"give_up={shown(give_up)}: 'proceed' (what is done stays) or 'abandon' (it is undone)")
         self.key = check_key(key)
         self._give_up_after, self._give_up_at = deadline(give_up_after, give_up_at)
         self._give_up = give_up
         if type(fail_fast) is not bool:
             raise BadOption(f"fail_fast={shown(fail_fast)}: give True or False")
         self._fail_fast = fail_fast
-        self._meta = None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES)
+        self._meta = None if meta is None else encode_plain(meta, "meta", limits.PAYLOAD_BYTES)
         self._steps: dict[str, Step] = {}
         self._started = False
         self._part = running_part()
@@ -279,14 +279,14 @@ class Flow:
     def _named(self, one: Step | str, of: Step) -> str:
         name = one if isinstance(one, str) else one.name
         if name not in self._steps or (isinstance(one, Step) and self._steps[name] is not one):
-            raise BadOption(f"step {of.name!r} stands after {name!r}, which is no step of flow {self.name!r}")
+            raise BadOption(f"step {of.name!r} stands after {shown(name)}, which is no step of flow {self.name!r}")
         return name
 
     def _free(self, name: str | None, task: Task[..., Any]) -> str:
         if name is not None:
-            if name in self._steps:
+            if check_name(name, "step name") in self._steps:
                 raise BadOption(f"flow {self.name!r} has a step {name!r} already: choose another name=")
-            return check_name(name, "step name")
+            return name
         short = task.name.rpartition(".")[2]
         taken = [short, *(f"{short}-{n}" for n in range(2, len(self._steps) + 2))]
         return next(one for one in taken if one not in self._steps)
@@ -311,7 +311,7 @@ class Flow:
 
     def _add(self, step: Step, on: str, undo: Task[..., Any] | Manual | None) -> Step:
         if on not in flows.CONDITIONS:
-            raise BadOption(f"on={on!r}: give one of {', '.join(flows.CONDITIONS)}")
+            raise BadOption(f"on={shown(on)}: give one of {', '.join(flows.CONDITIONS)}")
         if on != "ok" and not step.after:
             raise BadOption(f"on={on!r} of step {step.name!r}: it stands after no other, so it starts at once")
         step.condition = on
@@ -356,7 +356,7 @@ class FlowRun:
                     yet = " yet" if found.status == "waiting" else ""
                     raise UnknownJob(f"step {step!r} of flow {self.id} is {found.status}: it has no job{yet}")
                 return Job(self._app, self._made_by(found.job_id), run=self._run)
-        raise UnknownJob(f"flow {self.id} has no step {step!r}: it has {', '.join(s.name for s in self.steps())}")
+        raise UnknownJob(f"flow {self.id} has no step {shown(step)}: it has {', '.join(s.name for s in self.steps())}")
 
     def _made_by(self, job_id: str) -> str:
         """A step that maps over another has a job of one part, which makes the one that is meant."""
@@ -486,12 +486,14 @@ class FlowRun:
 
     def _settle(self, step: str, status: str, note: str, by: str | None) -> None:
         done = deed(by, _said(note, f"note={shown(note)}", "what was done, or why not"))
+        _check_step_name(step)
         self._app.store.run(lambda: flow.resolve(self._bucket, self.id, step, status, done))
 
     def undo_again(self, step: str, note: str | None = None, *, by: str | None = None) -> None:
         """Run what failed to undo a step once more; ``note``: why it may succeed now. Raises `NotAllowedNow`,
         `BadOption`."""
         done = deed(by, note)
+        _check_step_name(step)
         self._app.store.run(lambda: flow.undo_again(self._bucket, self.id, step, done))
 
     def __eq__(self, other: object) -> bool:
@@ -517,11 +519,16 @@ def _said(text: Any, where: str, what: str) -> str:
     return str(text)
 
 
+def _check_step_name(step: Any) -> None:
+    if not isinstance(step, str) or not deeds.storable(step):
+        raise BadOption(f"step={shown(step)}: give the name of a step of this flow, as FlowRun.steps() has it")
+
+
 def _steps(after: Any) -> list[Step | str]:
     given = [after] if isinstance(after, Step | str) else after
     if isinstance(given, Sequence) and all(isinstance(one, Step | str) for one in given):
         return list(given)
-    raise BadOption(f"after={after!r}: give a step of this flow, its name, or a list of them")
+    raise BadOption(f"after={shown(after)}: give a step of this flow, its name, or a list of them")
 
 
 def _few(spool: Spool, task: Task[..., Any]) -> list[str]:

@@ -183,6 +183,9 @@ class Job:
         `BadOption`.
         """
         check_whole(self.row())
+        check_part(part)
+        if self._app.store.read(lambda: read.part(self._bucket, self.id, part)) is None:
+            raise skip.unknown_part(self.id, part)
         text = result_text(self._codec(), part, result, failed)
         done = deed(by, reason)
         return self._app.store.run(lambda: skip.skip(self._bucket, self.id, part, text, done))
@@ -199,7 +202,7 @@ class Job:
         """Open a new run for the failed and abandoned parts (or those chosen by index) of an ended job.
 
         Returns the number of the new run; 0 if there is nothing to redrive. Raises `NotAllowedNow` while the job runs,
-        `BadOption`.
+        `UnknownPart`, `BadOption`.
         """
         parts = check_parts(parts)
         allowance = None if attempts is None else check_attempts(attempts)
@@ -241,8 +244,11 @@ class Job:
     def explain(self, part: int | None = None) -> Explanation:
         """What happened, in the order of time, and why: bounded, however wide the job is.
 
-        part: the whole history of this part instead. All parts of the job are read once. Raises `UnknownPart`.
+        part: the whole history of this part instead. All parts of the job are read once. Raises `UnknownPart`,
+        `BadOption`.
         """
+        if part is not None:
+            check_part(part)
         buckets = range(self._app.store.buckets)
         found = self._app.store.read(lambda: explain.known(self._bucket, self.id, buckets, part))
         return explanation(self.id, found, part)
@@ -271,11 +277,10 @@ def deed(by: str | None, reason: str | None) -> deeds.Deed:
 
 def result_text(codec: Codec, part: int, result: Any, failed: bool) -> str | None:
     """The result of a skipped part as JSON, None for a failure. Raises `BadOption`, `BadPayload`."""
-    check_parts([part])
     if not failed:
         return codec.encode(result, limits.RESULT_BYTES, f"the result of part {part}")
     if result is not None:
-        raise BadOption(f"result={str(result)[:40]!r}, failed=True: a part that failed has no result; choose")
+        raise BadOption(f"result={shown(result)}, failed=True: a part that failed has no result; choose")
     return None
 
 
@@ -285,6 +290,12 @@ def check_whole(row: JobRow) -> None:
         raise NotAllowedNow(
             f"job {row.id} was split into jobs of {row.batch} parts: do this with the whole, or look at Job.children()"
         )
+
+
+def check_part(part: Any) -> None:
+    """Raise `BadOption` for what can be no part's index."""
+    if type(part) is not int or not 0 <= part < limits.INDEX_PARTS:
+        raise BadOption(f"part={shown(part)} is no index of a part: give a whole number from 0")
 
 
 def check_parts(parts: Any) -> list[int] | None:

@@ -20,7 +20,7 @@ from fanin.job import Job
 from fanin.protocol import read, schedule
 from fanin.protocol.schedule import Prepared, Slot
 from fanin.protocol.steps import TxnFactory
-from fanin.runtime.codec import encode
+from fanin.runtime.codec import encode_plain
 from fanin.runtime.payloads import Spool, content_hash
 from fanin.runtime.successor import spec_of, successor_of
 from fanin.runtime.task import Task, check_attempts, check_name, check_priority
@@ -123,9 +123,10 @@ class Schedule:
         For slots that were missed, or that lie before the schedule began. ``until`` is cut to the slot decided last.
         Raises `BadOption`, also for more than 1 000 slots, before anything is written.
         """
-        for name, moment in (("since", since), ("until", until)):
-            if moment.tzinfo is None:
-                raise BadOption(f"{name}={moment!r}: give a datetime with a time zone")
+        given: tuple[tuple[str, Any], ...] = (("since", since), ("until", until))
+        for name, moment in given:
+            if not isinstance(moment, datetime) or moment.tzinfo is None:
+                raise BadOption(f"{name}={shown(moment)}: give a datetime with a time zone")
         if until < since:
             raise BadOption(f"until={until} comes before since={since}: give the earlier one first")
         last = min(until.timestamp(), self.row().mark)
@@ -194,14 +195,14 @@ class Schedule:
 
 
 def _check_count(name: str, value: int) -> None:
-    if type(value) is not int or value < 1:
-        raise BadOption(f"{name}={value!r}: give a whole number from 1 on")
+    if type(value) is not int or not 1 <= value <= limits.LOOK_ROWS:
+        raise BadOption(f"{name}={shown(value)}: give a whole number from 1 to {limits.LOOK_ROWS}")
 
 
-def check_note(note: str | None) -> None:
+def check_note(note: Any) -> None:
     """Raise `BadOption` for a note that cannot be kept."""
-    if note is not None and (len(note) > limits.REASON_CHARS or not note.isprintable()):
-        raise BadOption(f"note={note[:40]!r}…: use at most {limits.REASON_CHARS} printable characters")
+    if note is not None and not (isinstance(note, str) and len(note) <= limits.REASON_CHARS and note.isprintable()):
+        raise BadOption(f"note={shown(note)}: use at most {limits.REASON_CHARS} printable characters")
 
 
 def _check(app: App, task: Task[..., Any], options: dict[str, Any]) -> None:
@@ -219,7 +220,7 @@ def _check(app: App, task: Task[..., Any], options: dict[str, Any]) -> None:
     if wait is not None:
         seconds(wait, "give_up_after")
     if options["meta"] is not None:
-        encode(options["meta"], "meta", limits.PAYLOAD_BYTES)
+        encode_plain(options["meta"], "meta", limits.PAYLOAD_BYTES)
 
 
 def _payloads(

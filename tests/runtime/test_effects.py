@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -121,6 +122,23 @@ def test_a_refusal_that_says_so_is_no_doubt(app: fanin.App) -> None:
         ("mail", "done", 1), ("once", "failed", 1),
     ]  # fmt: skip
     inline.close()
+
+
+@pytest.mark.parametrize("asked", ["30s", "soon", None, -1, math.nan, 10**400])
+@pytest.mark.parametrize("mode", ["idempotent", "at_most_once"])
+def test_a_refusal_is_no_doubt_whatever_time_it_asks_for(app: fanin.App, mode: str, asked: Any) -> None:
+    def refuses(request: str, key: str) -> None:
+        raise fanin.RetryLater(asked, "not now")
+
+    app.effect("mail", mode=mode, attempts=1)(refuses)
+
+    @app.task
+    def order(n: int) -> None:
+        fanin.current().effect("mail", "a")
+
+    job = app.map(order, [1])
+    app.run_worker(until_idle=True)
+    assert [(e.status, e.calls, e.error) for e in job.effects()] == [("failed", 1, "RetryLater: not now")]
 
 
 def test_a_call_that_stalls_is_over_at_its_deadline_and_its_late_answer_counts(app: fanin.App) -> None:

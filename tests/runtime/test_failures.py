@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import json
 import math
+import pickle
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from fanin.runtime import outcome
 from tests.runtime import process_tasks
 from tests.runtime.rows import execute
 from tests.runtime.working import until, working
+
+YEAR = limits.DELAY_SECONDS_MAX
 
 
 class Needy(Exception):
@@ -212,6 +216,18 @@ def test_retry_later_names_its_own_delay_and_costs_an_attempt(app: fanin.App) ->
     job = app.map(work, [7], run=True)
     assert job.result(90) == 7
     assert [(entry["what"], entry["attempt"]) for entry in job.history()] == [("retried", 1), ("retried", 2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (0, 0.0), (1.5, 1.5), ("30s", 30.0), ("1h30m", 5400.0), (timedelta(minutes=1), 60.0), (10**400, YEAR),
+        (math.inf, YEAR), (-1, 0.0), (math.nan, 0.0), ("soon", 0.0), (None, 0.0), (True, 0.0), ([], 0.0),
+    ],
+)  # fmt: skip
+def test_retry_later_understands_a_time_as_other_options_do(given: Any, seconds: float) -> None:
+    assert fanin.RetryLater(given).seconds == seconds
+    assert pickle.loads(pickle.dumps(fanin.RetryLater(given, "quota"))).seconds == seconds
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1, "soon", None, 10**400])

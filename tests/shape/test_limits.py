@@ -29,6 +29,7 @@ UNITS = (
     "CALLS",
     "LISTENERS",
     "STEPS",
+    "ROWS",
 )
 
 

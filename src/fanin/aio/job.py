@@ -15,7 +15,7 @@ from fanin.domain.effects import Effect
 from fanin.domain.errors import FaninError, JobFailed, UnknownJob
 from fanin.domain.model import NESTED, Failure, JobRow, Progress
 from fanin.domain.timeline import Explanation
-from fanin.job import Job, check_parts, check_whole, deed, result_text
+from fanin.job import Job, check_part, check_parts, check_whole, deed, result_text
 from fanin.opened import Producer
 from fanin.protocol import close, effect, explain, pause, read, redrive, skip
 from fanin.protocol.steps import Rows
@@ -157,6 +157,9 @@ class AsyncJob:
         self, part: int, *, result: Any = None, failed: bool = False, reason: str | None = None, by: str | None = None
     ) -> bool:
         check_whole(await self.row())
+        check_part(part)
+        if await self._runner.read(lambda: read.part(self._bucket, self.id, part)) is None:
+            raise skip.unknown_part(self.id, part)
         text = result_text(await self._codec(), part, result, failed)
         done = deed(by, reason)
         return await self._runner.run(lambda: skip.skip(self._bucket, self.id, part, text, done))
@@ -204,6 +207,8 @@ class AsyncJob:
         return await self._runner.read(lambda: read.history(self._bucket, self.id))
 
     async def explain(self, part: int | None = None) -> Explanation:
+        if part is not None:
+            check_part(part)
         buckets = range(self._app.store.buckets)
         found = await self._runner.read(lambda: explain.known(self._bucket, self.id, buckets, part))
         return explanation(self.id, found, part)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, timedelta
+from typing import Any
 
 from fanin.domain import limits
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 
 Duration = float | int | str | timedelta
 Instant = float | int | datetime
@@ -31,10 +32,21 @@ def seconds(value: Duration, name: str = "duration") -> float:
     elif isinstance(value, str) and re.fullmatch(r"\s*\d+(\.\d+)?\s*", value):
         found = float(value)
     else:
-        raise BadOption(f"{name}={value!r}: give seconds, or a text such as '30s', '10m', '1h30m' or '2d'")
+        raise BadOption(f"{name}={shown(value)}: give seconds, or a text such as '30s', '10m', '1h30m' or '2d'")
     if not math.isfinite(found) or found < 0:
-        raise BadOption(f"{name}={value!r}: must be zero or more, and finite")
+        raise BadOption(f"{name}={shown(value)}: must be zero or more, and finite")
     return min(found, limits.DELAY_SECONDS_MAX)
+
+
+def wait_of(value: Any) -> float:
+    """`seconds` for what a handler asks for: never an error, which would hide what the handler says by it. At once for
+    what is no time or lies below zero."""
+    if isinstance(value, float) and value == math.inf:
+        return limits.DELAY_SECONDS_MAX
+    try:
+        return seconds(value)
+    except Exception:  # of a value that cannot be shown, too
+        return 0.0
 
 
 def instant(value: Instant, name: str) -> float:
@@ -44,15 +56,15 @@ def instant(value: Instant, name: str) -> float:
     if isinstance(value, float | int) and not isinstance(value, bool) and abs(value) <= limits.INSTANT_SECONDS_MAX:
         return float(value)
     raise BadOption(
-        f"{name}={value!r}: give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC), or seconds "
-        "since the epoch"
+        f"{name}={shown(value)}: give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC), or "
+        "seconds since the epoch"
     )
 
 
 def deadline(after: Duration | None, at: Instant | None) -> tuple[float | None, float | None]:
     """``give_up_after`` and ``give_up_at``, at most one of them. Raises `BadOption`."""
     if after is not None and at is not None:
-        raise BadOption(f"give_up_after={after!r} and give_up_at={at!r}: give one of them")
+        raise BadOption(f"give_up_after={shown(after)} and give_up_at={shown(at)}: give one of them")
     return (
         None if after is None else seconds(after, "give_up_after"), None if at is None else instant(at, "give_up_at")
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 SHOWN_CHARS = 80
 
 
@@ -123,8 +125,14 @@ class Permanent(Exception):
 
 
 class RetryLater(Exception):
-    """Raise this in a handler to be tried again after ``seconds``; counts as an attempt."""
+    """Raise this in a handler to be tried again after ``seconds``; counts as an attempt.
 
-    def __init__(self, seconds: float, reason: str = "asked to be retried") -> None:
+    seconds: or a text such as ``"30s"``, or a timedelta. It is cut to a year; what is no time, or lies below zero,
+    means at once.
+    """
+
+    def __init__(self, seconds: float | str | timedelta, reason: str = "asked to be retried") -> None:
+        from fanin.domain.durations import wait_of
+
         super().__init__(reason)
-        self.seconds = seconds
+        self.seconds = wait_of(seconds)

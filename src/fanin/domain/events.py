@@ -144,7 +144,7 @@ class Events:
             raise BadOption(f"failures={shown(failures)}: give True or False")
         every = None if progress is None else seconds(progress, "progress")
         if every is not None and every < limits.PROGRESS_SECONDS_MIN:
-            raise BadOption(f"progress={progress!r}: give at least {limits.PROGRESS_SECONDS_MIN:g} seconds")
+            raise BadOption(f"progress={shown(progress)}: give at least {limits.PROGRESS_SECONDS_MIN:g} seconds")
         self.failures = failures
         self.progress = every
 

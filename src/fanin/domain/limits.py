@@ -76,6 +76,8 @@ REPAIRS_TOLD_MAX = 1_000
 """Lines that a repair returns; all of them are kept with their jobs."""
 OVERDUE_SECONDS = 86_400.0
 """An open job that nobody has given up so long after its deadline is told as damaged."""
+LOOK_ROWS = 1_000_000
+"""Jobs, flows, or slots of a schedule that one call may ask for."""
 STRIPES = 64
 STRIPE_RUN_PARTS = 64
 """Neighbouring parts share a stripe, so that a batch of one claim counts down on few rows."""

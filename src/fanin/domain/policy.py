@@ -10,7 +10,7 @@ import msgspec
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,7 +174,7 @@ def parse_tolerate(value: int | str | None) -> tuple[int, float | None]:
                 return count, None
     except ValueError:
         pass
-    raise BadOption(f"tolerate={value!r}: give a number of parts such as 3, or a share such as '1%' (0% to 100%)")
+    raise BadOption(f"tolerate={shown(value)}: give a number of parts such as 3, or a share such as '1%' (0% to 100%)")
 
 
 class Backoff(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class Backoff(msgspec.Struct, frozen=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise BadOption(f"Backoff({name}={value!r}): give a finite number, zero or more")
+                raise BadOption(f"Backoff({name}={shown(value)}): give a finite number, zero or more")
         if self.jitter > 1:
             raise BadOption(f"Backoff(jitter={self.jitter}): a share of the delay, 0 to 1")
 
@@ -210,14 +210,14 @@ class Backoff(msgspec.Struct, frozen=True):
 def make_stale(stale_after: Duration | None, stale: str) -> tuple[float | None, str | None]:
     """What is kept of the options ``stale_after`` (in seconds then) and ``stale``. Raises `BadOption`."""
     if stale not in STALE:
-        raise BadOption(f"stale={stale!r}: give one of {', '.join(STALE)}")
+        raise BadOption(f"stale={shown(stale)}: give one of {', '.join(STALE)}")
     after = None if stale_after is None else seconds(stale_after, "stale_after")
     if after is None and stale != "run":
-        raise BadOption(f"stale={stale!r}: say from which age on, as in stale_after='1h'")
+        raise BadOption(f"stale={shown(stale)}: say from which age on, as in stale_after='1h'")
     if after is None:
         return None, None
     if stale == "run":
-        raise BadOption(f"stale_after={stale_after!r}: say what follows, stale='skip' or 'fail'")
+        raise BadOption(f"stale_after={shown(stale_after)}: say what follows, stale='skip' or 'fail'")
     return after, stale
 
 
@@ -227,13 +227,13 @@ def make_policy(
     """The join policy of the options of `App.map`. Raises `BadOption`."""
     count, percent = parse_tolerate(tolerate)
     if give_up not in ("proceed", "abandon"):
-        raise BadOption(f"give_up={give_up!r}: 'proceed' (the successor gets what has arrived) or 'abandon'")
+        raise BadOption(f"give_up={shown(give_up)}: 'proceed' (the successor gets what has arrived) or 'abandon'")
     if quorum is not None and (type(quorum) is not int or quorum < 1 or tolerate is not None):
-        raise BadOption(f"quorum={quorum}, tolerate={tolerate!r}: a quorum of at least 1, and not both")
+        raise BadOption(f"quorum={shown(quorum)}, tolerate={shown(tolerate)}: a quorum of at least 1, and not both")
     if sample is not None and (type(sample) is not int or sample < 1 or percent is None):
-        raise BadOption(f"sample={sample}: at least 1, and only with a share such as tolerate='1%'")
+        raise BadOption(f"sample={shown(sample)}: at least 1, and only with a share such as tolerate='1%'")
     if fail_fast not in (None, True, False):
-        raise BadOption(f"fail_fast={fail_fast!r}: True, False or None")
+        raise BadOption(f"fail_fast={shown(fail_fast)}: True, False or None")
     early = tolerate is not None if fail_fast is None else fail_fast
     return Policy(
         tolerate=count,

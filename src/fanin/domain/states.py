@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fanin.domain.errors import BadOption
+from fanin.domain import limits
+from fanin.domain.errors import BadOption, shown
 
 
 class Edge(NamedTuple):
@@ -199,10 +200,10 @@ OUTCOMES = (
 
 def check_look(status: str | None, states: Sequence[str], limit: int) -> None:
     """Raise `BadOption` if ``status`` is none of these (None stands for all), or ``limit`` no number of rows."""
-    if type(limit) is not int or limit < 1:
-        raise BadOption(f"limit={limit!r}: give a whole number from 1 on")
+    if type(limit) is not int or not 1 <= limit <= limits.LOOK_ROWS:
+        raise BadOption(f"limit={shown(limit)}: give a whole number from 1 to {limits.LOOK_ROWS}")
     if status is not None and status not in states:
-        raise BadOption(f"status={status!r}: there are {', '.join(states)}")
+        raise BadOption(f"status={shown(status)}: there are {', '.join(states)}")
 
 
 def diagram(machine: str) -> str:

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
 from fanin.domain import limits
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 
 MISFIRES = ("skip", "once", "all")
 OVERLAPS = ("skip", "queue", "allow")
@@ -118,11 +118,13 @@ def zone(name: str) -> tzinfo:
     except (KeyError, ValueError, OSError, TypeError):
         near = difflib.get_close_matches(str(name), available_timezones(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ", such as 'Europe/Berlin' or 'UTC'"
-        raise BadOption(f"tz={name!r} is no time zone: give a name of the IANA database{hint}") from None
+        raise BadOption(f"tz={shown(name)} is no time zone: give a name of the IANA database{hint}") from None
 
 
 def make_timing(cron: str, tz: str, start: datetime | None, end: datetime | None) -> Timing:
     """The timing of the options of `App.schedule`. Raises `BadOption`."""
+    if not isinstance(tz, str):
+        raise BadOption(f"tz={shown(tz)} is no time zone: give a name of the IANA database, such as 'Europe/Berlin'")
     zone(tz)
     text = " ".join(str(cron).split())
     timing = Timing(text, tz, _bound(start, "start"), _bound(end, "end"))
@@ -133,37 +135,39 @@ def make_timing(cron: str, tz: str, start: datetime | None, end: datetime | None
         text = NAMED.get(text, text)
         first = next(CronSim(text, _LONG_AGO), None)
     except CronSimError as problem:
-        raise BadOption(f"cron={cron!r}: {str(problem).lower()}; {hint}") from None
+        raise BadOption(f"cron={shown(cron)}: {str(problem).lower()}; {hint}") from None
     if first is None:
-        raise BadOption(f"cron={cron!r} names a day that never comes")
+        raise BadOption(f"cron={shown(cron)} names a day that never comes")
     fields = text.split()
     if len(fields) == 6 and not (fields[1].startswith("*") and fields[2].startswith("*")):
-        raise BadOption(f"cron={cron!r}: with seconds in front, the minute and the hour must begin with *; else {hint}")
+        raise BadOption(
+            f"cron={shown(cron)}: with seconds in front, the minute and the hour must begin with *; else {hint}"
+        )
     return timing
 
 
 def make_rule(misfire: str, overlap: str, grace: float, catch_up: int, jitter: float) -> Rule:
     """The rule of the options of `App.schedule`. Raises `BadOption`."""
     if misfire not in MISFIRES:
-        raise BadOption(f"misfire={misfire!r}: there are {', '.join(MISFIRES)}")
+        raise BadOption(f"misfire={shown(misfire)}: there are {', '.join(MISFIRES)}")
     if overlap not in OVERLAPS:
-        raise BadOption(f"overlap={overlap!r}: there are {', '.join(OVERLAPS)}")
+        raise BadOption(f"overlap={shown(overlap)}: there are {', '.join(OVERLAPS)}")
     if misfire == "all" and overlap == "skip":
         raise BadOption(
             "misfire='all' with overlap='skip' would skip all but the first of what was missed: take overlap='queue' "
             "(one after the other) or overlap='allow' (all at once)"
         )
     if type(catch_up) is not int or not 1 <= catch_up <= limits.SCHEDULE_CATCH_UP_SLOTS:
-        raise BadOption(f"catch_up={catch_up!r}: give a whole number from 1 to {limits.SCHEDULE_CATCH_UP_SLOTS}")
+        raise BadOption(f"catch_up={shown(catch_up)}: give a whole number from 1 to {limits.SCHEDULE_CATCH_UP_SLOTS}")
     return Rule(misfire, overlap, grace, catch_up, jitter)
 
 
-def _bound(moment: datetime | None, name: str) -> float | None:
+def _bound(moment: Any, name: str) -> float | None:
     if moment is None:
         return None
-    if getattr(moment, "tzinfo", None) is None:
-        raise BadOption(f"{name}={moment!r}: give a datetime with a time zone, such as datetime(…, tzinfo=UTC)")
-    return moment.timestamp()
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise BadOption(f"{name}={shown(moment)}: give a datetime with a time zone, such as datetime(…, tzinfo=UTC)")
+    return float(moment.timestamp())
 
 
 def soon(timing: Timing, mark: float, count: int) -> list[float]:

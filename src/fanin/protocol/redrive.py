@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fanin.domain.errors import NotAllowedNow, UnknownJob
 from fanin.domain.identity import NIL
 from fanin.domain.model import Spec
-from fanin.protocol import deeds
+from fanin.protocol import deeds, read, skip
 from fanin.protocol.deeds import Deed
 from fanin.protocol.steps import Again, Room, Txn, one
 
@@ -52,6 +52,9 @@ def redrive(
         raise Again(lambda: redrive(bucket, job_id, run, attempts, chosen, give_up_after, done, owned))
     unswept = sum(remaining for _, remaining, _ in stripes)
     if chosen is not None and (missing := sorted(set(chosen) - {row[0] for row in parts})):
+        for idx in missing[:10]:
+            if (yield from read.part(bucket, job_id, idx)) is None:
+                raise skip.unknown_part(job_id, idx)
         raise NotAllowedNow(f"job {job_id}: parts {missing[:10]} are neither failed nor abandoned")
     if not parts and not unswept:
         return 0

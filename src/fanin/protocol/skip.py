@@ -23,7 +23,7 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
     if not rows:
         if not (yield SQL.job_exists(bucket=bucket, job_id=job_id)):
             raise UnknownJob(f"there is no job {job_id}")
-        raise UnknownPart(f"job {job_id} has no part {idx}: they count from 0")
+        raise unknown_part(job_id, idx)
     ((found,),) = rows
     if (run := (yield from deeds.written(bucket, job_id, deed))) is not None:
         return (yield from _ended(bucket, job_id, idx, run))
@@ -53,6 +53,10 @@ def skip(bucket: int, job_id: str, idx: int, result: str | None, deed: Deed) -> 
         yield finish.SQL.log_attempts(bucket=bucket, rows=log)
     yield from deeds.write_down(bucket, job_id, "skipped", deed, idx)
     return job_id in counted.endings
+
+
+def unknown_part(job_id: str, idx: int) -> UnknownPart:
+    return UnknownPart(f"job {job_id} has no part {idx}: they count from 0")
 
 
 def _ended(bucket: int, job_id: str, idx: int, run: int) -> Txn[bool]:

@@ -13,7 +13,7 @@ import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.effects import MODES, Intent
-from fanin.domain.errors import BadOption, EffectFailed, EffectUnknown, KeyConflict, Unavailable
+from fanin.domain.errors import BadOption, EffectFailed, EffectUnknown, KeyConflict, Unavailable, shown
 from fanin.domain.model import Claim
 from fanin.protocol import effect
 from fanin.protocol.effect import Begun, Call
@@ -26,12 +26,12 @@ log = logging.getLogger("fanin")
 WAIT_SECONDS = 0.5
 
 
-def intended(handlers: Handlers, name: str, request: Any, mode: str | None) -> Intent:
+def intended(handlers: Handlers, name: Any, request: Any, mode: str | None) -> Intent:
     """What `Part.effect` is to write. Raises `BadOption`, `BadPayload`."""
+    if not isinstance(name, str) or not name or len(name) > limits.NAME_CHARS or not name.isprintable():
+        raise BadOption(f"effect name {shown(name)}: use a text of 1 to {limits.NAME_CHARS} printable characters")
     handler = handlers.get(name)
     if handler is None:
-        if not name or len(name) > limits.NAME_CHARS or not name.isprintable():
-            raise BadOption(f"effect name {name!r}: use 1 to {limits.NAME_CHARS} printable characters")
         if mode not in MODES:
             raise BadOption(
                 f"effect {name!r} has no handler in this application ({_known(handlers)}): decorate a function with "
@@ -41,8 +41,8 @@ def intended(handlers: Handlers, name: str, request: Any, mode: str | None) -> I
     else:
         if mode not in (None, handler.mode, "at_most_once"):
             raise BadOption(
-                f"mode={mode!r}: the handler of effect {name!r} has mode {handler.mode!r}, and only 'at_most_once' is "
-                "stricter"
+                f"mode={shown(mode)}: the handler of effect {name!r} has mode {handler.mode!r}, and only "
+                "'at_most_once' is stricter"
             )
         codec, calls = handler.request, handler.calls
     mode = mode or (handler.mode if handler is not None else mode)

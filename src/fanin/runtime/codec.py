@@ -39,6 +39,16 @@ def encode(value: Any, what: str, limit: int) -> str:
     return text
 
 
+def encode_plain(value: Any, what: str, limit: int) -> str:
+    """`encode` for what comes back as plain JSON values: others are refused."""
+    text = encode(value, what, limit)
+    try:
+        _refuse_lossy(value, what, "convert it to plain JSON first, so that it comes back as it went")
+    except RecursionError:
+        raise BadPayload(f"{what} is nested too deeply: put it in a file and keep its path") from None
+    return text
+
+
 _lines = msgspec.json.Encoder()
 _SCALARS = frozenset([int, float, bool, type(None)])
 PLAIN_CHARS = 500
@@ -311,23 +321,25 @@ def _from_json(annotation: type, value: Any) -> Any:
     raise TypeError(f"{type_name(annotation)} is not a type that fanin can read")
 
 
-def _refuse_lossy(value: Any, what: str) -> None:
+_ANNOTATE = "annotate the handler with its type, so that it comes back as it went"
+
+
+def _refuse_lossy(value: Any, what: str, advice: str = _ANNOTATE) -> None:
     """Without an annotation nothing says how to bring back a date, bytes or a set: take plain JSON values only."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return
     if isinstance(value, (list, tuple)):
         for item in value:
-            _refuse_lossy(item, what)
+            _refuse_lossy(item, what, advice)
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise BadPayload(f"{what} has the key {key!r}: without an annotation the keys of a dict must be str")
-            _refuse_lossy(item, what)
+                raise BadPayload(
+                    f"{what} has the key {shown(key)}: without an annotation the keys of a dict must be str"
+                )
+            _refuse_lossy(item, what, advice)
     else:
-        raise BadPayload(
-            f"{what} holds a {type(value).__qualname__}: annotate the handler with its type, so that it "
-            "comes back as it went"
-        )
+        raise BadPayload(f"{what} holds a {type(value).__qualname__}: {advice}")
 
 
 def _refuse_changed(sent: Any, came: Any, what: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
-from fanin.domain.durations import Duration, seconds
+from fanin.domain.durations import Duration, seconds, wait_of
 from fanin.domain.effects import MODES
 from fanin.domain.errors import (
     BadOption,
     BadPayload,
     Permanent,
     RetryLater,
+    shown,
 )
 from fanin.domain.policy import Backoff
 from fanin.protocol.effect import Call, Said
@@ -56,23 +57,27 @@ class EffectHandler:
     ) -> None:
         if mode not in MODES:
             raise BadOption(
-                f"mode={mode!r}: say what the receiver promises: 'idempotent' (it honours the key, a call may be "
+                f"mode={shown(mode)}: say what the receiver promises: 'idempotent' (it honours the key, a call may be "
                 "repeated), 'probe' (it can be asked, by probe=), or 'at_most_once' (never call twice)"
             )
         if (probe is not None) != (mode == "probe"):
-            raise BadOption(f"mode={mode!r}, probe={probe!r}: mode 'probe' needs a probe, no other has a use for one")
+            raise BadOption(
+                f"mode={shown(mode)}, probe={shown(probe)}: mode 'probe' needs a probe, no other has a use for one"
+            )
         if attempts is not None and (type(attempts) is not int or not 1 <= attempts <= limits.ATTEMPTS):
-            raise BadOption(f"attempts={attempts!r}: give a whole number from 1 to {limits.ATTEMPTS}")
+            raise BadOption(f"attempts={shown(attempts)}: give a whole number from 1 to {limits.ATTEMPTS}")
         if mode == "at_most_once" and attempts not in (None, 1):
             raise BadOption(f"attempts={attempts}: mode 'at_most_once' makes one call, and a person decides about more")
         if type(concurrency) is not int or not 1 <= concurrency <= limits.CLAIM_EFFECTS:
-            raise BadOption(f"concurrency={concurrency!r}: give 1 to {limits.CLAIM_EFFECTS}")
+            raise BadOption(f"concurrency={shown(concurrency)}: give 1 to {limits.CLAIM_EFFECTS}")
         self.function = function
         self.name = name
         self.mode = mode
         self.timeout = seconds(timeout, "timeout")
         if not 0 < self.timeout <= limits.CALL_SECONDS_MAX:
-            raise BadOption(f"timeout={timeout!r}: give more than 0 and at most {limits.CALL_SECONDS_MAX:g} seconds")
+            raise BadOption(
+                f"timeout={shown(timeout)}: give more than 0 and at most {limits.CALL_SECONDS_MAX:g} seconds"
+            )
         self.probe = probe
         self.calls = 1 if mode == "at_most_once" else attempts or limits.EFFECT_CALLS
         self.backoff = backoff if isinstance(backoff, Backoff) else BACKOFF
@@ -169,7 +174,7 @@ def _happened(handler: EffectHandler, value: Any) -> Answer:
 
 
 def _refused(handler: EffectHandler, call: Call, problem: BaseException, doubtful: bool) -> Answer:
-    delay = problem.seconds if isinstance(problem, RetryLater) else handler.backoff.delay(call.calls)
+    delay = wait_of(problem.seconds) if isinstance(problem, RetryLater) else handler.backoff.delay(call.calls)
     return Answer(
         "refuse",
         error=_told(problem),

@@ -9,14 +9,14 @@ import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption, BadPayload, LimitExceeded
+from fanin.domain.errors import BadOption, BadPayload, LimitExceeded, shown
 from fanin.domain.model import Claim, JobRow, NewJob
 from fanin.domain.policy import Policy, check_quorum, make_policy
 from fanin.protocol import nest, read
 from fanin.protocol.nest import Nested
 from fanin.runtime.payloads import Spool
 from fanin.runtime.successor import Then, spec_of
-from fanin.runtime.task import Task, check_attempts, check_name, check_priority
+from fanin.runtime.task import Task, check_attempts, check_name, check_priority, check_task
 from fanin.stores.base import Store
 
 
@@ -65,8 +65,13 @@ class FanOut(msgspec.Struct, frozen=True):
         priority: int | None = None,
         delay: Duration = 0.0,
         overflow: str = "refuse",
+        **unknown: object,
     ) -> FanOut:
-        """See `Part.fan_out`. Raises `BadOption`, `BadPayload`."""
+        """See `Part.fan_out`. Raises `BadOption`, `BadPayload`, `UnknownTask`."""
+        check_task(task)
+        if unknown:
+            options = ", ".join(FanOut.of.__kwdefaults__ or ())
+            raise BadOption(f"fan_out has no option {', '.join(unknown)}: use {options}")
         rank = task.priority if priority is None else check_priority(priority)
         policy = make_policy(tolerate, fail_fast, sample, quorum, give_up)
         return FanOut(
@@ -159,7 +164,7 @@ def check_overflow(overflow: str, policy: Policy, **apart: bool) -> bool:
     Raises `BadOption` for what would have no clear meaning over several jobs.
     """
     if overflow not in ("refuse", "split"):
-        raise BadOption(f"overflow={overflow!r}: 'refuse', or 'split' into several jobs that are joined as one")
+        raise BadOption(f"overflow={shown(overflow)}: 'refuse', or 'split' into several jobs that are joined as one")
     if overflow == "refuse":
         return False
     apart = {

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import BadOption
+from fanin.domain.errors import BadOption, shown
 from fanin.domain.events import FLOW_SAMPLE, LISTENED, SAMPLE
 from fanin.domain.model import JobRow, Spec
 from fanin.runtime.task import Task
@@ -24,9 +24,9 @@ class Listeners:
     def check(self, event: str, of: Sequence[Task[..., Any]]) -> None:
         """Raise `BadOption` if nothing can listen to this, or there are too many."""
         if event not in LISTENED:
-            raise BadOption(f"{event!r} is no event that can be listened to: there is {', '.join(LISTENED)}")
+            raise BadOption(f"{shown(event)} is no event that can be listened to: there is {', '.join(LISTENED)}")
         if event != "job.finished" and of:
-            raise BadOption(f"of={of!r}: a listener to {event} hears all flows; its argument names the flow")
+            raise BadOption(f"of={shown(of)}: a listener to {event} hears all flows; its argument names the flow")
         if len(self._of_jobs) + len(self._of_flows) >= limits.JOB_LISTENERS:
             raise BadOption(f"{limits.JOB_LISTENERS} listeners are registered, which is the limit: let one do more")
 

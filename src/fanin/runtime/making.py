@@ -10,13 +10,13 @@ import msgspec
 
 from fanin.domain import identity, limits
 from fanin.domain.durations import Duration, Instant, deadline, seconds
-from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownTask
+from fanin.domain.errors import BadOption, LimitExceeded, NotAllowedNow, UnknownTask, shown
 from fanin.domain.events import Events
 from fanin.domain.model import JobRow, NewJob
 from fanin.domain.policy import Policy
 from fanin.protocol import read
 from fanin.runtime.children import refuse_while_starting
-from fanin.runtime.codec import check_items, encode
+from fanin.runtime.codec import check_items, encode_plain
 from fanin.runtime.listeners import Listeners
 from fanin.runtime.part import next_child_id, running_part
 from fanin.runtime.payloads import Wanted
@@ -41,7 +41,7 @@ class Maker:
         if name is None or self._app.tasks.get(name) is not task:
             known = ", ".join(sorted(self._app.tasks)) or "none"
             raise UnknownTask(
-                f"{task!r} is not a task of this application (it has: {known}): decorate it with @app.task"
+                f"{shown(task)} is not a task of this application (it has: {known}): decorate it with @app.task"
             )
         return task
 
@@ -70,9 +70,9 @@ class Maker:
         refuse_while_starting("not submitted")
         check_key(key)
         if not isinstance(events, Events | None):
-            raise BadOption(f"events={events!r}: give fanin.Events(…), or None")
+            raise BadOption(f"events={shown(events)}: give fanin.Events(…), or None")
         if stripes is not None and (type(stripes) is not int or not 1 <= stripes <= limits.STRIPES):
-            raise BadOption(f"stripes={stripes}: give 1 to {limits.STRIPES}")
+            raise BadOption(f"stripes={shown(stripes)}: give 1 to {limits.STRIPES}")
         queue = check_name(queue, "queue") if queue is not None else task.queue
         priority = check_priority(priority) if priority is not None else task.priority
         successor = None
@@ -109,7 +109,7 @@ class Maker:
             parent_bucket=above.bucket if above else None,
             root_id=(above.root_id or above.id) if above else None,
             depth=above.depth + 1 if above else 0,
-            meta=None if meta is None else encode(meta, "meta", limits.PAYLOAD_BYTES),
+            meta=None if meta is None else encode_plain(meta, "meta", limits.PAYLOAD_BYTES),
             listeners=self._listeners.to_job(task.name, above),
             width=width,
             failure_events=events is not None and events.failures,
@@ -146,7 +146,7 @@ def check_grows(grows: bool | int, most: int) -> int | None:
     if type(grows) is bool:
         return most if grows else None
     if type(grows) is not int or not 1 <= grows <= most:
-        raise BadOption(f"grows={grows!r}: True, False, or the most parts that the job may have, up to {most}")
+        raise BadOption(f"grows={shown(grows)}: True, False, or the most parts that the job may have, up to {most}")
     return grows
 
 

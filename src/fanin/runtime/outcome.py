@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from fanin.domain import limits
+from fanin.domain.durations import wait_of
 from fanin.domain.effects import Intent
 from fanin.domain.errors import (
     BadOption,
@@ -56,6 +57,9 @@ def succeeded(task: Task[..., Any], value: Any, own: Part) -> Outcome:
         text = task.signature.result.encode(value, limits.LARGE_RESULT_BYTES)
         return Outcome("succeed", result=text, spawns=spawns_of(own), effects=intents_of(own))
     except BadPayload as problem:
+        if isinstance(value, list | tuple) and any(isinstance(one, FanOut) for one in value):
+            said = f"the result of task {task.name} is a list with a fan_out in it: return one fan_out of all the items"
+            return Outcome("fail", error=describe(BadPayload(said)))
         return Outcome("fail", error=describe(problem))
 
 
@@ -87,7 +91,7 @@ def failed(task: Task[..., Any], problem: BaseException, attempt: int) -> Outcom
     if isinstance(problem, Unavailable):  # a database that is away is no failure of the part
         return Outcome("release", error=error, delay=task.backoff.delay(attempt))
     if isinstance(problem, RetryLater):
-        return Outcome("retry", error=error, delay=_finite(problem.seconds))
+        return Outcome("retry", error=error, delay=wait_of(problem.seconds))
     if isinstance(problem, (*_SAME_AGAIN, *task.give_up_on)) or not isinstance(problem, task.retry_on):
         return Outcome("fail", error=error)
     return Outcome("retry", error=error, delay=task.backoff.delay(attempt))
@@ -129,11 +133,3 @@ def _clean(text: str, limit: int) -> str:
         half = limit // 2
         text = f"{text[:half]}\n… {len(text) - limit} characters cut …\n{text[-half:]}"
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _finite(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return min(max(number, 0.0), limits.DELAY_SECONDS_MAX) if number == number else 0.0

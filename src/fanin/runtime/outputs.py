@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fanin.domain import limits
-from fanin.domain.errors import BadOption, BrokenOutput, Refused
+from fanin.domain.errors import BadOption, BrokenOutput, Refused, shown
 from fanin.domain.model import Claim
 from fanin.protocol import outputs
 from fanin.protocol.outputs import Placed
@@ -128,9 +128,9 @@ def staging(store: Store, held: Claim, name: str, lost: Callable[[], NoReturn]) 
 def check_output_name(name: object) -> str:
     """Raises `BadOption` for a name that cannot be the last step of a path everywhere."""
     if not isinstance(name, str) or not name or len(name) > limits.NAME_CHARS:
-        raise BadOption(f"output name {name!r}: give 1 to {limits.NAME_CHARS} characters")
+        raise BadOption(f"output name {shown(name)}: give 1 to {limits.NAME_CHARS} characters")
     if name.startswith(".") or "/" in name or "\\" in name or not name.isprintable():
-        raise BadOption(f"output name {name!r}: printable, without / and \\, and not beginning with a dot")
+        raise BadOption(f"output name {shown(name)}: printable, without / and \\, and not beginning with a dot")
     return name
 
 

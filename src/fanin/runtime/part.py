@@ -17,7 +17,7 @@ from fanin.domain.model import Claim
 from fanin.protocol import effect, growth, lease
 from fanin.runtime import fanout
 from fanin.runtime.asking import call_now, intended
-from fanin.runtime.codec import encode
+from fanin.runtime.codec import encode_plain
 from fanin.runtime.effects import Handlers
 from fanin.runtime.fanout import FanOut, Handed
 from fanin.runtime.outputs import LARGE, RESULT, Source, check_output_name, digest_of, staging, write_source
@@ -107,8 +107,9 @@ class Part:
             self._lose()
 
     def checkpoint(self, value: Any) -> None:
-        """Save ``value`` (plain JSON) for the next attempt of this part, and renew the lease. Raises `LeaseLost`."""
-        text = encode(value, f"the checkpoint of part {self.idx}", limits.CHECKPOINT_BYTES)
+        """Save ``value`` (plain JSON) for the next attempt of this part, and renew the lease. Raises `LeaseLost`,
+        `BadPayload`."""
+        text = encode_plain(value, f"the checkpoint of part {self.idx}", limits.CHECKPOINT_BYTES)
         if self.cancelled or not self._store.run(lambda: lease.checkpoint(self._claim, self._lease, text)):
             self._lose()
 
@@ -138,8 +139,8 @@ class Part:
         all parts, which a successor gets as a `Joined`. options: ``then``, ``tolerate``, ``fail_fast``, ``sample``,
         ``quorum``, ``give_up_after``, ``give_up``, ``attempts``, ``queue``, ``priority`` and ``delay`` of `App.map`.
 
-        Raises `BadOption`, `BadPayload`. A job that may not be, because it is too wide or too deep or has an item that
-        cannot be stored, is written down as ``refused``, and the part has failed.
+        Raises `BadOption`, `BadPayload`, `UnknownTask`. A job that may not be, because it is too wide or too deep or
+        has an item that cannot be stored, is written down as ``refused``, and the part has failed.
         """
         return FanOut.of(task, items, **options)
 

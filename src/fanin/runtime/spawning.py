@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import BadOption, LimitExceeded
+from fanin.domain.errors import BadOption, LimitExceeded, shown
 from fanin.domain.model import Claim
 from fanin.protocol import growth, read
 from fanin.protocol.growth import Item
@@ -65,7 +65,7 @@ class Spawns:
         if isinstance(key, str):
             items = list(items)
             if len(items) > 1:
-                raise BadOption(f"key={key!r} for {len(items)} items: give a function of the item")
+                raise BadOption(f"key={shown(key)} for {len(items)} items: give a function of the item")
         for number, item in enumerate(items):
             payload = self._task.signature.encode_item(item, number)
             yield item_key(self._task, item, payload, key), payload
@@ -81,5 +81,5 @@ def item_key(task: Task[..., Any], item: Any, payload: str, key: Key = None) -> 
         return identity.item_key(payload)
     text: Any = chosen(item) if callable(chosen) else chosen
     if not isinstance(text, str) or not text:
-        raise BadOption(f"the key of the item {str(item)[:200]!r} is {text!r}: a text is needed")
+        raise BadOption(f"the key of the item {shown(item)} is {shown(text)}: a text is needed")
     return identity.item_key("[" + encode(text, "a key", limits.PAYLOAD_BYTES) + "]")

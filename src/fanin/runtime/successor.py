@@ -8,11 +8,10 @@ import msgspec
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import UnknownTask
 from fanin.domain.model import Spec
 from fanin.domain.policy import make_stale
 from fanin.runtime.fits import check_successor
-from fanin.runtime.task import Task, check_attempts, check_name, check_priority
+from fanin.runtime.task import Task, check_attempts, check_name, check_priority, check_task
 
 SUCCESSOR_PRIORITY = 10
 """So much higher than the parts before it: it never waits behind others of their kind."""
@@ -38,8 +37,7 @@ class Successor:
         stale_after: Duration | None = None,
         stale: str = "run",
     ) -> None:
-        if not isinstance(task, Task):
-            raise UnknownTask(f"{task!r} is not a task: decorate it with @app.task")
+        check_task(task)
         self.task = task
         self.attempts = task.attempts if attempts is None else check_attempts(attempts)
         self.queue = task.queue if queue is None else check_name(queue, "queue")

@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from fanin.domain import limits
 from fanin.domain.durations import Duration, seconds
-from fanin.domain.errors import BadOption, shown
+from fanin.domain.errors import BadOption, UnknownTask, shown
 from fanin.domain.policy import Backoff
 from fanin.runtime.codec import Signature
 from fanin.runtime.effects import EffectHandler, Handlers
@@ -71,7 +71,7 @@ class Task(Generic[P, R]):
         if self.mode not in MODES or is_async != (self.mode == "async"):
             kind = "async def" if is_async else "def"
             raise BadOption(
-                f"mode={mode!r} for a {kind} handler: use 'async' for async def, 'thread' or 'process' for def"
+                f"mode={shown(mode)} for a {kind} handler: use 'async' for async def, 'thread' or 'process' for def"
             )
         self.queue = check_name(queue, "queue")
         self.priority = check_priority(priority)
@@ -84,7 +84,7 @@ class Task(Generic[P, R]):
         self.retry_on = check_filter(retry_on, "retry_on")
         self.give_up_on = check_filter(give_up_on, "give_up_on")
         if item_key is not None and not callable(item_key):
-            raise BadOption(f"item_key={item_key!r}: give a function of an item, or None for all of the item")
+            raise BadOption(f"item_key={shown(item_key)}: give a function of an item, or None for all of the item")
         self.item_key = item_key
         self.signature = Signature(function, self.name)
         self.effects: Handlers = {}
@@ -136,6 +136,12 @@ class Application(Protocol):
     def max_parts(self) -> int: ...
 
 
+def check_task(task: Any) -> None:
+    """Raise `UnknownTask` for what is no task."""
+    if not isinstance(task, Task):
+        raise UnknownTask(f"{shown(task)} is not a task: decorate it with @app.task")
+
+
 def check_name(value: str, what: str) -> str:
     """A name that fits everywhere it goes: columns, notifications, logs. Raises `BadOption`."""
     return _check_text(value, f"{what} {shown(value)}", limits.NAME_CHARS)
@@ -162,7 +168,7 @@ def check_filter(value: Filter, what: str) -> tuple[type[BaseException], ...]:
     kinds: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise BadOption(f"{what}={value!r}: give an exception class, or a tuple of them")
+            raise BadOption(f"{what}={shown(value)}: give an exception class, or a tuple of them")
     return kinds
 
 
