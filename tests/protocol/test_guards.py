@@ -406,7 +406,7 @@ def test_a_purge_takes_no_counter_with_live_parts_and_no_job_that_goes_on_or_has
     fresh, going = completed(store), make(store, 1)
     jobs = [old, fresh, going]
     assert len(send(store, purge.SQL.remove_stripes(bucket=0, jobs=jobs))) == 2
-    assert send(store, purge.SQL.remove_jobs(bucket=0, jobs=jobs, age=50.0)) == [(old,)]
+    assert send(store, purge.SQL.remove_jobs(bucket=0, jobs=jobs, age=50.0)) == [(old, None)]
     for table in ("part", "outbox", "job_stripe", "job"):
         say(store, f"DELETE FROM fanin.{table}")
 
