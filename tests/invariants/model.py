@@ -229,7 +229,7 @@ class Model:
         """Judge a job in which parts have just ended. True if that ended its run."""
         counts = job.counts()
         judged = (failed and job.policy.judges_failures) or job.policy.judges_successes
-        early = close_early(job.policy, counts) if judged and counts.remaining > 0 else None
+        early = close_early(job.policy, counts) if judged and (counts.remaining > 0 or not counts.sealed) else None
         if early is not None:
             job.closed = True
             self._end(job, early)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from fanin.domain import limits
-from fanin.domain.errors import KeyConflict, NotAllowedNow
+from fanin.domain.errors import KeyConflict, NotAllowedNow, UnknownPart
 from fanin.domain.identity import keyed_job_id, stripe_of
 from fanin.domain.model import Claim, NewJob, Report, Spec, Verdict
 from fanin.domain.policy import Policy
@@ -93,7 +93,7 @@ class Machine(RuleBasedStateMachine):
         for store in self.stores:
             try:
                 answers.append(store.run(factory))
-            except (NotAllowedNow, KeyConflict) as refusal:
+            except (NotAllowedNow, KeyConflict, UnknownPart) as refusal:
                 answers.append(type(refusal))
         assert answers[0] == answers[1], f"SQLite answers {answers[0]}, PostgreSQL {answers[1]}"
         self.seen[f"refused: {answers[0].__name__}" if isinstance(answers[0], type) else "answered"] += 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanin.domain import identity, limits
-from fanin.domain.errors import NotAllowedNow, UnknownJob
+from fanin.domain.errors import NotAllowedNow, UnknownJob, UnknownPart
 from fanin.domain.model import Claim
 from fanin.domain.policy import Policy
 from fanin.protocol import close, redrive, submit
@@ -143,11 +143,21 @@ def test_chosen_parts_run_again_and_the_others_stay_failed(store: Store) -> None
     assert (job(store, job_id).succeeded_parts, job(store, job_id).failed_parts) == (2, 3)
 
 
-@pytest.mark.parametrize("chosen", [[0], [1, 0], [99], [-1]])
-def test_a_chosen_part_that_has_a_result_or_does_not_exist_is_refused(store: Store, chosen: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "refusal", "said"),
+    [
+        ([0], NotAllowedNow, "are neither failed nor abandoned"),
+        ([1, 0], NotAllowedNow, "are neither failed nor abandoned"),
+        ([99], UnknownPart, "has no part 99: they count from 0"),
+        ([1, -1], UnknownPart, "has no part -1: they count from 0"),
+    ],
+)
+def test_a_chosen_part_that_has_a_result_or_does_not_exist_is_refused(
+    store: Store, chosen: list[int], refusal: type[Exception], said: str
+) -> None:
     job_id = one_failed(store)
     before = snapshot(store)
-    with pytest.raises(NotAllowedNow, match="are neither failed nor abandoned"):
+    with pytest.raises(refusal, match=said):
         again(store, job_id, chosen=chosen)
     assert snapshot(store) == before
 

@@ -60,7 +60,6 @@ def plans(app: fanin.App, given: Any, taken: Any) -> list[Callable[[], object]]:
     step = flow.map(one, [1], name="step")
     flow.step(joins, after="step")
     return [
-        flow._new,
         lambda: app.flow("plan").map(one, [1], undo=takes),
         lambda: flow.map(takes, step),
         lambda: flow.map(takes, flow.step(lists, 1)),
@@ -70,6 +69,7 @@ def plans(app: fanin.App, given: Any, taken: Any) -> list[Callable[[], object]]:
         ),
         lambda: FanOut.of(one, [1], then=joins),
         lambda: app.schedule("nightly", "0 2 * * *", one, [1], then=joins),
+        flow._new,
     ]  # fmt: skip
 
 

@@ -40,9 +40,8 @@ class Maker:
         name = getattr(task, "name", None)
         if name is None or self._app.tasks.get(name) is not task:
             known = ", ".join(sorted(self._app.tasks)) or "none"
-            raise UnknownTask(
-                f"{shown(task)} is not a task of this application (it has: {known}): decorate it with @app.task"
-            )
+            said = shown(task) if name is None else repr(task)
+            raise UnknownTask(f"{said} is not a task of this application (it has: {known}): decorate it with @app.task")
         return task
 
     def new_job(
