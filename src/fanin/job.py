@@ -363,4 +363,4 @@ class LocalWorker:
         self._thread.join(None if kind is not None else PARTING_SECONDS)
         if self._thread.is_alive():
             self._left = True
-            self._app.leaving.append(self._thread)
+            self._app.leaving[:] = [*filter(threading.Thread.is_alive, self._app.leaving), self._thread]
